@@ -1,0 +1,35 @@
+"""Frozen values that long-lived objects return from `statistics()`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["DeviceStatistics", "LinkStatistics"]
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceStatistics:
+    """What a device has done and holds."""
+
+    buffers: int
+    """Live buffers."""
+    bytes_allocated: int
+    """Bytes in live buffers."""
+    bytes_peak: int
+    """The most bytes that were live at once."""
+    dispatches: int
+    """Kernels dispatched so far."""
+
+
+@dataclass(frozen=True, slots=True)
+class LinkStatistics:
+    """What went over one session's lanes."""
+
+    round_trips: int
+    """Times that a caller sent something and then had to wait for the peer (requirement H16)."""
+    bytes_sent: int
+    bytes_received: int
+    commands: int
+    """Queue commands submitted."""
+    sends: int
+    """System calls that sent control or queue bytes."""

@@ -1,0 +1,195 @@
+"""A queue whose operations run on host threads, for drivers without a hardware queue of their own.
+
+A short operation with nothing in front of it runs at once on the thread that submits it: a thread hop costs more than most small
+kernels (20 us against 3). Everything else goes to the queue's one worker thread, which is started when it is first needed.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from enum import Enum
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from remora.errors import ClosedError, DeviceError, Error
+from remora.hal.queue import Queue
+from remora.hal.semaphore import Semaphore, Timepoint
+
+if TYPE_CHECKING:
+    from remora.hal.device import Device
+
+__all__ = ["INLINE_NS", "HostQueue"]
+
+#: An operation expected to take less than this (nanoseconds) runs on the submitting thread.
+INLINE_NS = 100_000
+
+
+class _Runner(Enum):
+    """Who executes. IDLE -> INLINE -> IDLE | WORKER; IDLE -> WORKER -> IDLE."""
+
+    IDLE = 0
+    INLINE = 1
+    """The thread that submitted the operation."""
+    WORKER = 2
+    """The worker thread, until nothing is pending."""
+
+
+class _Operation(NamedTuple):
+    work: Callable[..., None]
+    args: tuple[Any, ...]
+    wait: tuple[Timepoint, ...]
+    signal: tuple[Timepoint, ...]
+    value: int
+
+
+class HostQueue(Queue):
+    """In-order execution on host threads. A driver's `_dispatch` and its kin call `_submit` with the work to run."""
+
+    __slots__ = ("_closing", "_lock", "_pending", "_runner", "_stir", "_submitted", "_worker")
+
+    def __init__(self, device: Device, ordinal: int) -> None:
+        super().__init__(device, ordinal, Semaphore(name=f"queue {ordinal}"))
+        self._lock = threading.Lock()
+        self._pending: deque[_Operation] = deque()
+        self._submitted = 0
+        self._runner = _Runner.IDLE
+        self._closing = False
+        self._stir = threading.Event()  # set whenever the worker, or a closing thread, has something to look at
+        self._worker: threading.Thread | None = None
+
+    def _submit(
+        self,
+        work: Callable[..., None],
+        args: tuple[Any, ...],
+        cost_ns: float,
+        wait: tuple[Timepoint, ...],
+        signal: tuple[Timepoint, ...],
+    ) -> Timepoint:
+        """Run `work(*args)` after everything before it and `wait`: now if that is possible and short, else on the worker."""
+        timeline = self.timeline
+        with self._lock:
+            if timeline._failure is not None:
+                raise timeline._failure.copy()
+            self._submitted = value = self._submitted + 1
+            operation = _Operation(work, args, wait, signal, value)
+            if self._runner is not _Runner.IDLE or cost_ns >= INLINE_NS or not _reached(wait):
+                self._pending.append(operation)
+                if self._runner is _Runner.IDLE:
+                    self._hand_over()
+                return Timepoint(timeline, value)
+            self._runner = _Runner.INLINE
+        self._execute(operation)
+        with self._lock:
+            if self._pending:
+                self._hand_over()
+            else:
+                self._runner = _Runner.IDLE
+            if self._closing:
+                self._stir.set()
+        return Timepoint(timeline, value)
+
+    def _hand_over(self) -> None:
+        """Give what is pending to the worker. The lock is held."""
+        self._runner = _Runner.WORKER
+        if self._worker is None:
+            self._worker = threading.Thread(target=self._work, name=f"remora queue {self.ordinal}", daemon=True)
+            self._worker.start()
+        self._stir.set()
+
+    def _work(self) -> None:
+        while (operation := self._next()) is not None:
+            if self._wait_for(operation):
+                self._execute(operation)
+
+    def _next(self) -> _Operation | None:
+        """The next operation for the worker, or None when the queue closes. Sleeps while there is none."""
+        while True:
+            with self._lock:
+                if self._closing:
+                    return None
+                if self._runner is _Runner.WORKER:
+                    if self._pending:
+                        return self._pending.popleft()
+                    self._runner = _Runner.IDLE
+            self._stir.wait()
+            self._stir.clear()
+
+    def _wait_for(self, operation: _Operation) -> bool:
+        """Sleep until the operation's waits are settled; False when one failed or the queue closes (then it has failed)."""
+        for point in operation.wait:
+            semaphore = point.semaphore
+            if semaphore._value < point.value:
+                point.on_done(self._stir.set)
+            while semaphore._value < point.value:
+                if semaphore._failure is not None:
+                    self._fail(semaphore._failure, operation)
+                    return False
+                if self._closing:
+                    return False
+                self._stir.wait()
+                self._stir.clear()
+        return True
+
+    def _execute(self, operation: _Operation) -> None:
+        try:
+            operation.work(*operation.args)
+        except Error as error:
+            self._fail(error, operation)
+        except Exception as error:
+            failure = DeviceError(f"{type(error).__name__}: {error}")
+            failure.__cause__ = error
+            self._fail(failure, operation)
+        else:
+            if operation.signal:
+                signal_all(operation.signal)
+            self.timeline._reach(operation.value)
+
+    def _fail(self, error: Error, operation: _Operation) -> None:
+        """End the queue: this operation and everything behind it fail with the first cause."""
+        if not error.origin:
+            error.origin = f"{self.device.uri} queue {self.ordinal}, operation {operation.value}"
+        self.timeline.fail(error)
+        fail_all(operation.signal, error)
+        self._fail_pending(error)
+
+    def _fail_pending(self, error: Error) -> None:
+        with self._lock:
+            pending = tuple(self._pending)
+            self._pending.clear()
+        for operation in pending:
+            fail_all(operation.signal, error)
+
+    def _close(self) -> None:
+        """Let the running operation finish; everything after it ends with ClosedError. Joins the worker."""
+        with self._lock:
+            self._closing = True
+            worker = self._worker
+        self._stir.set()
+        if worker is not None and worker is not threading.current_thread():
+            worker.join()
+        while self._runner is _Runner.INLINE:
+            self._stir.wait()
+            self._stir.clear()
+        error = ClosedError(f"the device {self.device.uri} was closed before this operation ran")
+        self.timeline.fail(error)
+        self._fail_pending(error)
+
+
+def _reached(points: tuple[Timepoint, ...]) -> bool:
+    return all(point.semaphore._value >= point.value for point in points)
+
+
+def signal_all(points: tuple[Timepoint, ...]) -> None:
+    """Signal each; one that cannot move (it is there already, or failed) fails with the reason."""
+    for point in points:
+        try:
+            point.semaphore.signal(point.value)
+        except Error as error:
+            point.semaphore.fail(error)
+
+
+def fail_all(points: tuple[Timepoint, ...], error: Error) -> None:
+    """Fail the semaphore of each."""
+    for point in points:
+        point.semaphore.fail(error)
