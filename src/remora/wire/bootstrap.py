@@ -1,0 +1,202 @@
+"""The first messages of a session: HELLO, ACCEPT, REJECT on the control lane, JOIN and JOINED on the other two (H03, H04).
+
+    client                          server
+    control: HELLO         ---->
+                           <----    ACCEPT (session id, token, axes, limits, device catalog) or REJECT (status)
+    queue:   JOIN (token)  ---->
+    bulk:    JOIN (token)  ---->
+                           <----    JOINED on each lane, once it belongs to the session's process
+
+Each begins with the frame header, whose last field is the protocol version, and with MAGIC.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+from remora.base.frontier import MAX_FRONTIER
+from remora.errors import Error, PeerError, Status
+from remora.wire.catalog import DeviceEntry, read_catalog, write_catalog
+from remora.wire.layout import HEADER, MAGIC, VERSION, Reader, Writer
+from remora.wire.status import read_status, write_status
+
+__all__ = [
+    "CAPABILITIES",
+    "JOIN_SIZE",
+    "TOKEN_SIZE",
+    "Accept",
+    "Bootstrap",
+    "Hello",
+    "Join",
+    "Joined",
+    "Reject",
+    "decode_bootstrap",
+    "encode_bootstrap",
+]
+
+HELLO, ACCEPT, REJECT, JOIN, JOINED = 0x01, 0x02, 0x03, 0x04, 0x05
+TOKEN_SIZE: Final = 16
+#: A JOIN frame has this many bytes, so a listener can read exactly one and hand the socket over.
+JOIN_SIZE: Final = 48
+MAX_CLIENT_NAME: Final = 256
+LANES: Final = (1, 2)
+
+#: Capability bits. A set bit that is not listed is refused.
+CAPABILITY_BULK: Final = 1
+CAPABILITY_RDMA: Final = 2
+CAPABILITIES: Final = CAPABILITY_BULK | CAPABILITY_RDMA
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """Client: who I am, what I can do and must have, and the axes I signal (none today)."""
+
+    capabilities: int = CAPABILITY_BULK
+    required: int = CAPABILITY_BULK
+    machine: int = 0
+    axes: tuple[tuple[int, int], ...] = ()
+    client: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Accept:
+    """Server: the session and everything immutable about it. Times in milliseconds."""
+
+    session_id: int
+    token: bytes
+    capabilities: int
+    machine: int
+    axes: tuple[tuple[int, int], ...]
+    command_window: int
+    """Commands that may be submitted and not yet be answered by ADVANCE."""
+    devices: tuple[DeviceEntry, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Reject:
+    """Server: no session, and why."""
+
+    error: Error
+
+
+@dataclass(frozen=True, slots=True)
+class Join:
+    """Client, first on a new connection: this is lane 1 (queue) or 2 (bulk) of that session."""
+
+    session_id: int
+    token: bytes
+    lane: int
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """Server: the lane belongs to the session."""
+
+    session_id: int
+    lane: int
+
+
+Bootstrap: TypeAlias = Hello | Accept | Reject | Join | Joined
+
+
+def encode_bootstrap(message: Bootstrap) -> bytes:
+    """The frame of a bootstrap message."""
+    writer = Writer().raw(MAGIC)
+    match message:
+        case Hello():
+            writer.u32(message.capabilities).u32(message.required).u8(message.machine).u8(0).u16(0)
+            _write_axes(writer, message.axes).text(message.client, MAX_CLIENT_NAME)
+            return writer.frame(HELLO, 0, VERSION)
+        case Accept():
+            writer.u64(message.session_id).raw(message.token).u32(message.capabilities).u8(message.machine).u8(0).u16(0)
+            _write_axes(writer, message.axes).u32(message.command_window)
+            write_catalog(writer, message.devices)
+            return writer.frame(ACCEPT, 0, VERSION)
+        case Reject():
+            return write_status(writer, message.error).frame(REJECT, 0, VERSION)
+        case Join():
+            return writer.u64(message.session_id).raw(message.token).u64(message.lane).frame(JOIN, 0, VERSION)
+        case Joined():
+            return writer.u64(message.session_id).u64(message.lane).frame(JOINED, 0, VERSION)
+
+
+def decode_bootstrap(frame: memoryview) -> Bootstrap:
+    """The message in one whole frame. Raises PeerError for anything else, and names both versions when they differ."""
+    if len(frame) < 16 or frame[8:16] != MAGIC:
+        raise PeerError(f"the peer does not speak remora: it began with {bytes(frame[:16])!r}")
+    size, kind, flags, version = HEADER.unpack_from(frame)
+    if version != VERSION:
+        raise PeerError(f"the peer speaks version {version} of the protocol and this side version {VERSION}; install the same remora")
+    if size != len(frame) or flags:
+        raise PeerError("a bootstrap frame with a wrong size or unknown flags")
+    reader = Reader(frame[16:], "a bootstrap frame")
+    match kind:
+        case 0x01:
+            return _read_hello(reader)
+        case 0x02:
+            return _read_accept(reader)
+        case 0x03:
+            return Reject(read_status(reader))
+        case 0x04:
+            session_id, token, lane = reader.u64(), bytes(reader.raw(TOKEN_SIZE)), reader.u64()
+            reader.end()
+            return Join(session_id, token, _check_lane(lane))
+        case 0x05:
+            session_id, lane = reader.u64(), reader.u64()
+            reader.end()
+            return Joined(session_id, _check_lane(lane))
+    raise PeerError(f"an unknown bootstrap frame {kind:#x}")
+
+
+def _check_lane(lane: int) -> int:
+    if lane not in LANES:
+        raise PeerError(f"there is no lane {lane}")
+    return lane
+
+
+def _read_hello(reader: Reader) -> Hello:
+    capabilities, required = _read_capabilities(reader), _read_capabilities(reader)
+    machine = reader.u8()
+    reader.zeros(3)
+    axes = _read_axes(reader)
+    client = reader.text(MAX_CLIENT_NAME)
+    reader.end()
+    return Hello(capabilities, required, machine, axes, client)
+
+
+def _read_accept(reader: Reader) -> Accept:
+    session_id, token = reader.u64(), bytes(reader.raw(TOKEN_SIZE))
+    if session_id == 0:
+        raise PeerError("the session id 0 is not one")
+    capabilities, machine = _read_capabilities(reader), reader.u8()
+    reader.zeros(3)
+    axes, window = _read_axes(reader), reader.u32()
+    if window == 0:
+        raise PeerError("a command window of 0 admits nothing")
+    return Accept(session_id, token, capabilities, machine, axes, window, read_catalog(reader))
+
+
+def _read_capabilities(reader: Reader) -> int:
+    bits = reader.u32()
+    if bits & ~CAPABILITIES:
+        raise PeerError(f"unknown capability bits {bits & ~CAPABILITIES:#x}", code=Status.PROTOCOL)
+    return bits
+
+
+def _write_axes(writer: Writer, axes: tuple[tuple[int, int], ...]) -> Writer:
+    writer.u32(len(axes))
+    for axis, epoch in axes:
+        writer.u64(axis).u64(epoch)
+    return writer
+
+
+def _read_axes(reader: Reader) -> tuple[tuple[int, int], ...]:
+    count = reader.u32()
+    if count > MAX_FRONTIER:
+        raise PeerError(f"{count} axes, the limit is {MAX_FRONTIER}")
+    reader.enough(count, 16)
+    axes = tuple((reader.u64(), reader.u64()) for _ in range(count))
+    if any(left[0] >= right[0] for left, right in zip(axes, axes[1:], strict=False)):
+        raise PeerError("axes must be strictly ascending")
+    return axes

@@ -1,0 +1,189 @@
+"""Frames of the queue lane: the hot path, so plain functions over precompiled structs instead of a dataclass a message.
+
+    COMMAND    size u32 | 0x30 | op u8 | waits u8 | 0 | axis u64 | epoch u64 | waits x (axis u64, epoch u64) | body of the op
+    ALLOCATE   size u32 | 0x31 | 0 u8  | device u16   | provisional id u64 | size in bytes u64
+    RELEASE    size u32 | 0x32 | 0 u8  | count u16    | submissions u64 | count x id u64
+    ADVANCE    size u32 | 0x38 | failed u8 | names u16 | axis u64 | epoch u64 | names x (provisional u64, canonical u64) | status if failed
+    RESULT     size u32 | 0x39 | 0 u8  | 0 u16        | axis u64 | epoch u64 | data of a READ, padded
+    UNNAMED    size u32 | 0x3a | 0 u8  | 0 u16        | provisional id u64 | status
+
+A COMMAND signals exactly one entry, (axis, epoch), and epochs on an axis are consecutive from 1. ADVANCE says that everything
+on the axis up to and including `epoch` is done; a failed one says that `epoch` failed and that the axis has ended. An older
+ADVANCE is no error. RELEASE names the number of COMMANDs sent before it: the server frees nothing while one of them is not
+yet submitted to the device (reference/remote-hal.md section 3.3).
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final
+
+from remora.base.frontier import MAX_FRONTIER, Frontier
+from remora.errors import Error, PeerError
+from remora.wire.layout import Reader, Writer
+from remora.wire.status import read_status, write_status
+
+__all__ = [
+    "ADVANCE",
+    "ADVANCE_SIZE",
+    "ALLOCATE",
+    "COMMAND",
+    "HEAD",
+    "MAX_RELEASE",
+    "RELEASE",
+    "RESULT",
+    "UNNAMED",
+    "decode_advance",
+    "decode_allocate",
+    "decode_command",
+    "decode_release",
+    "decode_result",
+    "decode_unnamed",
+    "encode_advance",
+    "encode_allocate",
+    "encode_command",
+    "encode_release",
+    "encode_result",
+    "encode_unnamed",
+]
+
+COMMAND: Final = 0x30
+ALLOCATE: Final = 0x31
+RELEASE: Final = 0x32
+ADVANCE: Final = 0x38
+RESULT: Final = 0x39
+UNNAMED: Final = 0x3A
+
+#: Ids in one RELEASE, and names in one ADVANCE.
+MAX_RELEASE: Final = 4096
+MAX_NAMES: Final = 4096
+
+#: size, kind, byte, byte, byte: enough to tell frames apart.
+HEAD: Final = struct.Struct("<IBBBB")
+_COMMAND: Final = struct.Struct("<IBBBBQQ")
+_PAIR_HEAD: Final = struct.Struct("<IBBHQQ")
+_PAIRS: Final = tuple(struct.Struct(f"<{2 * count}Q") for count in range(MAX_FRONTIER + 1))
+ADVANCE_SIZE: Final = _PAIR_HEAD.size
+_ZEROS: Final = bytes(8)
+
+
+def encode_command(op: int, axis: int, epoch: int, waits: Frontier, body: bytes | bytearray) -> bytes:
+    """A COMMAND. `body` has a size that is a multiple of 8."""
+    if not waits:
+        return _COMMAND.pack(24 + len(body), COMMAND, op, 0, 0, axis, epoch) + body
+    count = len(waits)
+    pairs = _PAIRS[count].pack(*(value for pair in waits for value in pair))
+    return _COMMAND.pack(24 + 16 * count + len(body), COMMAND, op, count, 0, axis, epoch) + pairs + body
+
+
+def decode_command(view: memoryview, pos: int, size: int) -> tuple[int, int, int, Frontier, int]:
+    """(op, axis, epoch, waits, position of the body) of the COMMAND at view[pos : pos + size]."""
+    if size < 24:
+        raise PeerError("a COMMAND shorter than its header")
+    _, _, op, count, zero, axis, epoch = _COMMAND.unpack_from(view, pos)
+    if zero or epoch == 0:
+        raise PeerError("a COMMAND with reserved bits or the epoch 0")
+    if not count:
+        return op, axis, epoch, (), pos + 24
+    if count > MAX_FRONTIER or 24 + 16 * count > size:
+        raise PeerError(f"a COMMAND with {count} waits in {size} bytes; {MAX_FRONTIER} are possible")
+    flat = _PAIRS[count].unpack_from(view, pos + 24)
+    waits = tuple(zip(flat[::2], flat[1::2], strict=True))
+    if any(left[0] >= right[0] for left, right in zip(waits, waits[1:], strict=False)) or not all(flat[1::2]):
+        raise PeerError("waits must be strictly ascending by axis, with epochs from 1")
+    return op, axis, epoch, waits, pos + 24 + 16 * count
+
+
+def encode_allocate(device: int, resource: int, size: int) -> bytes:
+    """An ALLOCATE."""
+    return _PAIR_HEAD.pack(24, ALLOCATE, 0, device, resource, size)
+
+
+def decode_allocate(view: memoryview, pos: int, size: int) -> tuple[int, int, int]:
+    """(device, provisional id, bytes)."""
+    _, _, zero, device, resource, count = _exact(view, pos, size, 24, "ALLOCATE")
+    if zero:
+        raise PeerError("an ALLOCATE with unknown flags")
+    return device, resource, count
+
+
+def encode_release(submissions: int, ids: list[int]) -> bytes:
+    """A RELEASE of at most MAX_RELEASE ids."""
+    return struct.pack(f"<IBBHQ{len(ids)}Q", 16 + 8 * len(ids), RELEASE, 0, len(ids), submissions, *ids)
+
+
+def decode_release(view: memoryview, pos: int, size: int) -> tuple[int, tuple[int, ...]]:
+    """(submissions, ids)."""
+    if size < 16:
+        raise PeerError("a RELEASE shorter than its header")
+    _, _, zero, count, submissions = struct.unpack_from("<IBBHQ", view, pos)
+    if zero or not 1 <= count <= MAX_RELEASE or size != 16 + 8 * count:
+        raise PeerError(f"a RELEASE of {count} ids in {size} bytes")
+    return submissions, struct.unpack_from(f"<{count}Q", view, pos + 16)
+
+
+def encode_advance(axis: int, epoch: int, names: list[tuple[int, int]] | None = None, failure: Error | None = None) -> bytes:
+    """An ADVANCE with resolutions, and with the status when `epoch` failed."""
+    if not names and failure is None:
+        return _PAIR_HEAD.pack(24, ADVANCE, 0, 0, axis, epoch)
+    writer = Writer().u64(axis).u64(epoch)
+    for provisional, canonical in names or ():
+        writer.u64(provisional).u64(canonical)
+    if failure is not None:
+        write_status(writer, failure)
+    return writer.frame(ADVANCE, failure is not None, len(names or ()))
+
+
+def decode_advance(view: memoryview, pos: int, size: int) -> tuple[int, int, tuple[tuple[int, int], ...], Error | None]:
+    """(axis, epoch, names, failure)."""
+    if size < 24:
+        raise PeerError("an ADVANCE shorter than its header")
+    _, _, failed, count, axis, epoch = _PAIR_HEAD.unpack_from(view, pos)
+    if size == 24 and not failed and not count:
+        return axis, epoch, (), None
+    if failed > 1 or count > MAX_NAMES:
+        raise PeerError(f"an ADVANCE with flags {failed:#x} and {count} names")
+    reader = Reader(view[pos + 24 : pos + size], "an ADVANCE")
+    reader.enough(count, 16)
+    names = tuple((reader.u64(), reader.u64()) for _ in range(count))
+    if failed:
+        return axis, epoch, names, read_status(reader)
+    reader.end()
+    return axis, epoch, names, None
+
+
+def encode_result(axis: int, epoch: int, data: memoryview | bytearray) -> bytes:
+    """A RESULT: what the READ at (axis, epoch) read."""
+    pad = -len(data) % 8
+    return b"".join((_PAIR_HEAD.pack(24 + len(data) + pad, RESULT, 0, 0, axis, epoch), data, _ZEROS[:pad]))
+
+
+def decode_result(view: memoryview, pos: int, size: int) -> tuple[int, int, memoryview]:
+    """(axis, epoch, data with its padding)."""
+    if size < 24:
+        raise PeerError("a RESULT shorter than its header")
+    _, _, zero, aux, axis, epoch = _PAIR_HEAD.unpack_from(view, pos)
+    if zero or aux:
+        raise PeerError("a RESULT with unknown flags")
+    return axis, epoch, view[pos + 24 : pos + size]
+
+
+def encode_unnamed(resource: int, error: Error) -> bytes:
+    """An UNNAMED: the provisional id will never be resolved."""
+    return write_status(Writer().u64(resource), error).frame(UNNAMED)
+
+
+def decode_unnamed(view: memoryview, pos: int, size: int) -> tuple[int, Error]:
+    """(provisional id, why)."""
+    _, _, flags, low, high = HEAD.unpack_from(view, pos)
+    if flags or low or high:
+        raise PeerError("an UNNAMED with unknown flags")
+    reader = Reader(view[pos + 8 : pos + size], "an UNNAMED")
+    return reader.u64(), read_status(reader)
+
+
+def _exact(view: memoryview, pos: int, size: int, want: int, name: str) -> tuple[int, int, int, int, int, int]:
+    if size != want:
+        raise PeerError(f"a frame {name} of {size} bytes; it has {want}")
+    a, b, c, d, e, f = _PAIR_HEAD.unpack_from(view, pos)
+    return a, b, c, d, e, f

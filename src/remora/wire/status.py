@@ -1,0 +1,32 @@
+"""An error as bytes: the same class arrives on the other side (`remora.errors.error_from_status`).
+
+    code u16 | reserved u16 | origin: u16 + UTF-8 | message: u16 + UTF-8 | padding
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from remora.errors import Error, PeerError, error_from_status
+from remora.wire.layout import Reader, Writer
+
+__all__ = ["MAX_MESSAGE", "read_status", "write_status"]
+
+MAX_MESSAGE: Final = 4096
+MAX_ORIGIN: Final = 512
+
+
+def write_status(writer: Writer, error: Error) -> Writer:
+    """Append an error; long texts are cut at a character's end."""
+    return writer.u16(error.code).u16(0).text(error.origin, MAX_ORIGIN).text(error.message, MAX_MESSAGE)
+
+
+def read_status(reader: Reader) -> Error:
+    """Read an error and the end of the frame. OK is no error and is refused; an unknown code becomes a plain Error."""
+    code = reader.u16()
+    reader.zeros(2)
+    origin, message = reader.text(MAX_ORIGIN), reader.text(MAX_MESSAGE)
+    reader.end()
+    if code == 0:
+        raise PeerError("a failure arrived with the code OK")
+    return error_from_status(code, message, origin)
