@@ -1,0 +1,296 @@
+"""The manifest of a bundle: JSON to contracts and back (requirements D11, H19).
+
+    {"format": 1, "name": "vector",
+     "kernels": [{"name": "add_i32", "export": "add_i32", "workgroup": [1, 1, 1],
+                  "bindings": [{"name": "a", "access": "read", "bytes": 0, "constant": "n", "scale": 4, "alignment": 4}],
+                  "constants": [{"name": "n", "type": "u32"}],
+                  "grid": {"elements": [16384, 1, 1], "fixed": null}}],
+     "artifacts": [{"target": "cpu:x86_64-v3", "file": "artifacts/cpu/x86_64-v3/vector.so", "bytes": 1234, "sha256": "…"}],
+     "sources": [{"file": "sources/vector.c", "bytes": 99, "sha256": "…"}]}
+
+Everything is checked and nothing is guessed: an unknown key, a wrong type or an absurd size is a UsageError that names the place,
+such as `kernels[0].bindings[1].access`. Keys with a default in hal.executable may be left out; writing writes them all.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from remora.errors import UnsupportedError, UsageError
+from remora.hal.buffer import Access
+from remora.hal.executable import CONSTANT_CODES, MAX_GRID, BindingRule, ConstantRule, GridRule, KernelInfo
+from remora.hal.target import Target
+
+__all__ = ["FORMAT", "MAX_ARTIFACT_BYTES", "MAX_MANIFEST_BYTES", "Manifest", "Member", "encode_manifest", "parse_manifest"]
+
+FORMAT = 1
+MAX_MANIFEST_BYTES = 1 << 20
+MAX_ARTIFACT_BYTES = 1 << 30
+MAX_SOURCE_BYTES = 16 << 20
+MAX_KERNELS = 1024
+MAX_FILES = 256
+#: As the IREE executable-library ABI has it: 64 bindings, 64 constant words.
+MAX_BINDINGS = 64
+MAX_CONSTANTS = 64
+MAX_ALIGNMENT = 1 << 16
+_U32 = (1 << 32) - 1
+_ACCESS = {"read": Access.READ, "write": Access.WRITE, "read_write": Access.READ_WRITE}
+_NAME = re.compile(r"[^\x00-\x1f\x7f]{1,256}")
+#: One component of a path inside the bundle: no separator, no leading dot.
+_FILE = re.compile(r"[A-Za-z0-9_+-][A-Za-z0-9_.+-]{0,126}")
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A file of the bundle: its path inside, its size in bytes, its SHA-256 in hex, and for an artifact its target."""
+
+    file: str
+    bytes: int
+    sha256: str
+    target: Target | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """A checked manifest."""
+
+    name: str
+    kernels: tuple[KernelInfo, ...]
+    artifacts: tuple[Member, ...]
+    sources: tuple[Member, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Node:
+    """A JSON value and the place where it stands, for messages."""
+
+    value: Any
+    path: str
+
+    def refuse(self, wanted: str) -> UsageError:
+        """The error that says what should stand here."""
+        return UsageError(f"manifest: {self.path or 'the top'} must be {wanted}, not {_shown(self.value)}")
+
+    def fields(self, required: Iterable[str], optional: Iterable[str] = ()) -> dict[str, _Node]:
+        """The members of an object with exactly these keys."""
+        if not isinstance(self.value, dict):
+            raise self.refuse("an object")
+        dot = f"{self.path}." if self.path else ""
+        for key in required:
+            if key not in self.value:
+                raise UsageError(f"manifest: {dot}{key} is missing")
+        for key in self.value:
+            if key not in (*required, *optional):
+                raise UsageError(f"manifest: {dot}{_shown(key)[1:-1]} is unknown; known here: {', '.join((*required, *optional))}")
+        return {key: _Node(value, dot + key) for key, value in self.value.items()}
+
+    def items(self, most: int, fewest: int = 0) -> list[_Node]:
+        """The entries of a list."""
+        if not isinstance(self.value, list) or not fewest <= len(self.value) <= most:
+            raise self.refuse(f"a list of {fewest} to {most} entries")
+        return [_Node(value, f"{self.path}[{index}]") for index, value in enumerate(self.value)]
+
+    def whole(self, low: int, high: int) -> int:
+        """An integer in a range; true and false are none."""
+        if type(self.value) is not int or not low <= self.value <= high:
+            raise self.refuse(f"a whole number from {low} to {high}")
+        return self.value
+
+    def text(self, pattern: re.Pattern[str], wanted: str) -> str:
+        """A string that matches all of a pattern."""
+        if not isinstance(self.value, str) or not pattern.fullmatch(self.value):
+            raise self.refuse(wanted)
+        return self.value
+
+    def name(self) -> str:
+        """A name of a kernel, a binding or a constant."""
+        return self.text(_NAME, "a name of 1 to 256 printable characters")
+
+    def choice(self, among: dict[str, T]) -> T:
+        """What one of a few words stands for."""
+        if not isinstance(self.value, str) or self.value not in among:
+            raise self.refuse(f"one of {', '.join(among)}")
+        return among[self.value]
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, dict | list):
+        return f"{'an object' if isinstance(value, dict) else 'a list'} of {len(value)}"
+    text = repr(value) if not isinstance(value, int) or abs(value) <= 1 << 64 else "a huge number"
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def parse_manifest(data: bytes) -> Manifest:
+    """Check a manifest's JSON. Raises UsageError that names the place, or UnsupportedError for another format number."""
+    if len(data) > MAX_MANIFEST_BYTES:
+        raise UsageError(f"manifest: {len(data)} bytes, the most is {MAX_MANIFEST_BYTES}")
+    try:
+        value = json.loads(data.decode("utf-8"), object_pairs_hook=_no_duplicates, parse_constant=_no_constant)
+    except UsageError:
+        raise
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"manifest: no valid JSON: {error}") from None
+    _check_format(value)
+    top = _Node(value, "").fields(("format", "name", "kernels", "artifacts"), ("sources",))
+    kernels = _unique(top["kernels"].items(MAX_KERNELS, 1), _kernel, lambda kernel: kernel.name)
+    artifacts = _unique(top["artifacts"].items(MAX_FILES, 1), _artifact, lambda member: str(member.target))
+    sources = _unique(top["sources"].items(MAX_FILES), _source, lambda member: member.file) if "sources" in top else ()
+    return Manifest(top["name"].text(_FILE, "a word of letters, digits and _.+-"), kernels, artifacts, sources)
+
+
+def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    members = dict(pairs)
+    if len(members) != len(pairs):
+        twice = next(key for index, (key, _) in enumerate(pairs) if key in dict(pairs[:index]))
+        raise UsageError(f"manifest: the key {twice!r} stands twice in one object")
+    return members
+
+
+def _no_constant(text: str) -> Any:
+    raise UsageError(f"manifest: {text} is no JSON number")
+
+
+def _check_format(value: Any) -> None:
+    """The format number is looked at first: another format may have other keys."""
+    if not isinstance(value, dict) or "format" not in value:
+        raise UsageError("manifest: format is missing; this is no remora bundle")
+    number = _Node(value["format"], "format").whole(0, _U32)
+    if number != FORMAT:
+        raise UnsupportedError(f"manifest: format {number}, this version of remora reads format {FORMAT}; rebuild the bundle")
+
+
+def _unique(nodes: list[_Node], parse: Callable[[_Node], T], key: Callable[[T], str]) -> tuple[T, ...]:
+    """Parse a list whose entries must differ in `key`."""
+    parsed: dict[str, T] = {}
+    for node in nodes:
+        entry = parse(node)
+        if key(entry) in parsed:
+            raise UsageError(f"manifest: {node.path}: {key(entry)} is there already")
+        parsed[key(entry)] = entry
+    return tuple(parsed.values())
+
+
+def _kernel(node: _Node) -> KernelInfo:
+    fields = node.fields(("name",), ("export", "bindings", "constants", "workgroup", "grid"))
+    constants: tuple[ConstantRule, ...] = ()
+    if "constants" in fields:
+        constants = _unique(fields["constants"].items(MAX_CONSTANTS), _constant, lambda rule: rule.name)
+    types = {rule.name: rule.type for rule in constants}
+    bindings: tuple[BindingRule, ...] = ()
+    if "bindings" in fields:
+        nodes = fields["bindings"].items(MAX_BINDINGS)
+        bindings = _unique(nodes, lambda each: _binding(each, types), lambda rule: rule.name)
+    return KernelInfo(
+        name=fields["name"].name(),
+        bindings=bindings,
+        constants=constants,
+        workgroup=_triple(fields["workgroup"], 1) if "workgroup" in fields else (1, 1, 1),
+        grid=_grid(fields["grid"]) if "grid" in fields else GridRule(),
+        export=fields["export"].name() if "export" in fields and fields["export"].value != "" else "",
+    )
+
+
+def _binding(node: _Node, types: dict[str, str]) -> BindingRule:
+    fields = node.fields(("name", "access"), ("bytes", "constant", "scale", "alignment"))
+    alignment = fields["alignment"].whole(1, MAX_ALIGNMENT) if "alignment" in fields else 4
+    if alignment & (alignment - 1):
+        raise fields["alignment"].refuse("a power of two")
+    constant = ""
+    if "constant" in fields and fields["constant"].value != "":
+        integers = {name: name for name, kind in types.items() if kind[0] != "f"}
+        if not integers:
+            raise fields["constant"].refuse("empty, since the kernel has no integer constant")
+        constant = fields["constant"].choice(integers)
+    return BindingRule(
+        name=fields["name"].name(),
+        access=fields["access"].choice(_ACCESS),
+        bytes=fields["bytes"].whole(0, (1 << 63) - 1) if "bytes" in fields else 0,
+        constant=constant,
+        scale=fields["scale"].whole(0, _U32) if "scale" in fields else 0,
+        alignment=alignment,
+    )
+
+
+def _constant(node: _Node) -> ConstantRule:
+    fields = node.fields(("name",), ("type",))
+    kinds = {kind: kind for kind in CONSTANT_CODES}
+    return ConstantRule(fields["name"].name(), fields["type"].choice(kinds) if "type" in fields else "u32")
+
+
+def _grid(node: _Node) -> GridRule:
+    fields = node.fields((), ("elements", "fixed"))
+    elements = _triple(fields["elements"], 1, (_U32, _U32, _U32)) if "elements" in fields else (1, 1, 1)
+    fixed = fields.get("fixed")
+    return GridRule(elements, None if fixed is None or fixed.value is None else _triple(fixed, 0))
+
+
+def _triple(node: _Node, low: int, high: tuple[int, int, int] = MAX_GRID) -> tuple[int, int, int]:
+    x, y, z = (each.whole(low, top) for each, top in zip(node.items(3, 3), high, strict=True))
+    return x, y, z
+
+
+def _artifact(node: _Node) -> Member:
+    fields = node.fields(("target", "file", "bytes", "sha256"))
+    target = fields["target"]
+    family, _, key = target.value.partition(":") if isinstance(target.value, str) else ("", "", "")
+    if not _FILE.fullmatch(family) or not _FILE.fullmatch(key):
+        raise target.refuse("family:key, such as cpu:x86_64-v3")
+    return _member(fields, f"artifacts/{family}/{key}/", MAX_ARTIFACT_BYTES, Target(family, key))
+
+
+def _source(node: _Node) -> Member:
+    return _member(node.fields(("file", "bytes", "sha256")), "sources/", MAX_SOURCE_BYTES, None)
+
+
+def _member(fields: dict[str, _Node], folder: str, most: int, target: Target | None) -> Member:
+    file = fields["file"]
+    if not isinstance(file.value, str) or not file.value.startswith(folder) or not _FILE.fullmatch(file.value.removeprefix(folder)):
+        raise file.refuse(f"{folder} and a file name of letters, digits and _.+-")
+    return Member(file.value, fields["bytes"].whole(0, most), fields["sha256"].text(_SHA256, "64 hex digits"), target)
+
+
+def encode_manifest(manifest: Manifest) -> bytes:
+    """The one JSON text of a manifest: all keys, sorted, so that equal manifests are equal bytes. It is not checked here."""
+    value = {
+        "format": FORMAT,
+        "name": manifest.name,
+        "kernels": [_kernel_value(kernel) for kernel in manifest.kernels],
+        "artifacts": [_member_value(member) for member in manifest.artifacts],
+        "sources": [_member_value(member) for member in manifest.sources],
+    }
+    return (json.dumps(value, sort_keys=True, indent=1, ensure_ascii=False) + "\n").encode("utf-8", "surrogatepass")
+
+
+def _kernel_value(kernel: KernelInfo) -> dict[str, Any]:
+    return {
+        "name": kernel.name,
+        "export": kernel.export,
+        "workgroup": kernel.workgroup,
+        "bindings": [_binding_value(rule) for rule in kernel.bindings],
+        "constants": [{"name": rule.name, "type": rule.type} for rule in kernel.constants],
+        "grid": {"elements": kernel.grid.elements, "fixed": kernel.grid.fixed},
+    }
+
+
+def _binding_value(rule: BindingRule) -> dict[str, Any]:
+    words = {access: word for word, access in _ACCESS.items()}
+    return {
+        "name": rule.name,
+        "access": words.get(rule.access, int(rule.access)),
+        "bytes": rule.bytes,
+        "constant": rule.constant,
+        "scale": rule.scale,
+        "alignment": rule.alignment,
+    }
+
+
+def _member_value(member: Member) -> dict[str, Any]:
+    value: dict[str, Any] = {"file": member.file, "bytes": member.bytes, "sha256": member.sha256}
+    return value if member.target is None else {**value, "target": str(member.target)}
