@@ -1,0 +1,96 @@
+"""The states of a session, and which frame may come when. Everything that changes state is in these tables.
+
+The tables do not know which role this side plays: client and server run the same ones, and a message means the same to the side
+that sends it and the side that receives it. `SENDER` says which role may send what.
+
+    IDLE --HELLO--> GREETING --ACCEPT--> JOINING --JOINED--> JOINING --JOINED--> OPERATIONAL --CLOSE--> CLOSED
+                        |                                                            |
+                        +--REJECT--> FAILED <-- FAIL from every living state --------+
+"""
+
+from __future__ import annotations
+
+from enum import Enum, IntEnum
+
+from remora.errors import PeerError
+
+__all__ = ["TRANSITIONS", "Lane", "Role", "State", "Stimulus", "next_state"]
+
+
+class Role(Enum):
+    """Which side of the session this is."""
+
+    CLIENT = "client"
+    SERVER = "server"
+
+
+class Lane(IntEnum):
+    """The three ordered streams of a session; the numbers travel in JOIN."""
+
+    CONTROL = 0
+    QUEUE = 1
+    BULK = 2
+
+
+class State(Enum):
+    """Transitions are monotonic: no state is entered twice after it was left."""
+
+    IDLE = "idle"
+    GREETING = "greeting"
+    """HELLO is on its way or arrived."""
+    JOINING = "joining"
+    """Accepted; the other two lanes are being joined."""
+    OPERATIONAL = "operational"
+    CLOSED = "closed"
+    """This side ended it."""
+    FAILED = "failed"
+    """Anything else ended it; `Session.failure` says what."""
+
+
+class Stimulus(Enum):
+    """What moves a session."""
+
+    HELLO = "hello"
+    ACCEPT = "accept"
+    REJECT = "reject"
+    LANE = "lane"
+    """One lane joined, another is missing."""
+    LANES = "lanes"
+    """The last lane joined."""
+    CLOSE = "close"
+    FAIL = "fail"
+
+
+TRANSITIONS: dict[State, dict[Stimulus, State]] = {
+    State.IDLE: {
+        Stimulus.HELLO: State.GREETING,
+        Stimulus.CLOSE: State.CLOSED,
+        Stimulus.FAIL: State.FAILED,
+    },
+    State.GREETING: {
+        Stimulus.ACCEPT: State.JOINING,
+        Stimulus.REJECT: State.FAILED,
+        Stimulus.CLOSE: State.CLOSED,
+        Stimulus.FAIL: State.FAILED,
+    },
+    State.JOINING: {
+        Stimulus.LANE: State.JOINING,
+        Stimulus.LANES: State.OPERATIONAL,
+        Stimulus.CLOSE: State.CLOSED,
+        Stimulus.FAIL: State.FAILED,
+    },
+    State.OPERATIONAL: {
+        Stimulus.CLOSE: State.CLOSED,
+        Stimulus.FAIL: State.FAILED,
+    },
+    State.CLOSED: {},
+    State.FAILED: {},
+}
+
+
+def next_state(state: State, stimulus: Stimulus) -> State:
+    """Where a stimulus leads. Raises PeerError when it cannot come in this state."""
+    try:
+        return TRANSITIONS[state][stimulus]
+    except KeyError:
+        raise PeerError(f"{stimulus.value} while the session is {state.value}") from None
