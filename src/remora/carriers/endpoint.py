@@ -1,0 +1,445 @@
+"""What all byte-stream carriers share: life, sticky failure, the send turn, kept bytes, leases, counts.
+
+A subclass gives eight primitives (`_put` and the ones below it); they may raise OSError, which becomes the failure here.
+
+Three locks. `_turn` belongs to whoever is sending; a send that does not get it at once takes nothing, so no send waits behind a
+bulk transfer. `_receiving` belongs to the one receiver. `_lock` guards state, failure and the kept bytes, and is held for moments.
+A commit that finds the turn taken leaves its bytes and the mark `_late`; whoever gives the turn back then pushes them.
+"""
+
+from __future__ import annotations
+
+import errno
+from abc import abstractmethod
+from collections import deque
+from itertools import islice
+from threading import Lock
+from time import monotonic
+from typing import TYPE_CHECKING
+
+from remora.carriers.carrier import Budget, Capability, Carrier, CarrierState, Lease, Reservation, Span, Statistics
+from remora.errors import BrokenError, BusyError, ClosedError, DeadlineError, Error, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["Endpoint", "broken"]
+
+#: Bytes and count of reservations that may be open or kept.
+RESERVE_BYTES = 1 << 20
+RESERVE_SLOTS = 64
+#: Size of a receive buffer, and how many leases may be out.
+LEASE_BYTES = 256 << 10
+LEASES = 8
+#: Spans in one gathered send (IOV_MAX of Linux), and bytes in one blocking send: a deadline is looked at in between.
+SPANS = 1024
+PIECE_BYTES = 4 << 20
+#: Seconds that a blocking primitive waits before it returns, and that close waits for calls it has woken.
+TICK = 0.1
+CLOSE_WAIT = 1.0
+
+CAUSES = {
+    errno.ECONNREFUSED: "connection refused: is the server running?",
+    errno.ECONNRESET: "connection reset by the peer",
+    errno.EPIPE: "the peer closed the connection",
+    errno.ETIMEDOUT: "no answer within the keepalive deadline: the peer or the network is gone",
+    errno.EHOSTUNREACH: "no route to the host: check the address and the network",
+    errno.ENETUNREACH: "no route to the network: check the address and the network",
+    errno.ENOENT: "there is no such socket: is the server running?",
+    errno.EACCES: "permission denied: the socket belongs to another user",
+}
+
+
+def broken(peer: str, error: OSError) -> BrokenError:
+    """The BrokenError that an operating system error stands for; names the peer and the cause."""
+    cause = CAUSES.get(error.errno or 0) or error.strerror or str(error)
+    failure = BrokenError(cause, origin=peer)
+    failure.__cause__ = error
+    return failure
+
+
+class Endpoint(Carrier):
+    """A carrier over eight primitives."""
+
+    def __init__(self, local: str, peer: str, capabilities: Capability) -> None:
+        self.local = local
+        self.peer = peer
+        self.capabilities = capabilities
+        self._state = CarrierState.CREATED
+        self._failure: Error | None = None
+        self._lock = Lock()
+        self._turn = Lock()
+        self._receiving = Lock()
+        self._sendable = False
+        self._receivable = False
+        self._kept: deque[memoryview] = deque()
+        self._late = False
+        self._ending = False
+        self._pending_bytes = 0
+        self._pending_slots = 0
+        self._leases: list[Lease] = []
+        self._lease_count = 0
+        self._bytes_sent = self._bytes_received = self._sends = self._receives = 0
+
+    # -- primitives ------------------------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def _put(self, spans: Sequence[Span]) -> int:
+        """Take bytes now and return how many; BlockingIOError when there is no room; 0 only for empty input."""
+
+    @abstractmethod
+    def _put_wait(self, spans: Sequence[Span]) -> int:
+        """As `_put`, but wait up to TICK for room."""
+
+    @abstractmethod
+    def _take(self, room: Span, timeout: float | None) -> int:
+        """Receive into `room`: the count, 0 at the end of the stream, -1 when the time is over."""
+
+    @abstractmethod
+    def _wait_room(self, timeout: float | None) -> bool:
+        """Wait until `_put` may take bytes, or until `_interrupt`."""
+
+    @abstractmethod
+    def _end_output(self) -> None:
+        """Tell the peer that no more bytes come."""
+
+    @abstractmethod
+    def _interrupt(self) -> None:
+        """Wake every blocked primitive of this end and end the stream both ways. Called under `_lock`."""
+
+    @abstractmethod
+    def _dispose(self) -> None:
+        """Let go of what the system holds. Called once, under `_lock`."""
+
+    # -- life ------------------------------------------------------------------------------------------------------------------
+
+    @property
+    def state(self) -> CarrierState:
+        return self._state
+
+    @property
+    def failure(self) -> Error | None:
+        return self._failure
+
+    def activate(self) -> None:
+        with self._lock:
+            if self._failure is not None:
+                raise self._failure.copy()
+            if self._state is not CarrierState.CREATED:
+                raise UsageError("activate() was called before; a carrier is activated once")
+            self._state = CarrierState.ACTIVE
+            self._sendable = self._receivable = True
+
+    def fail(self, error: Error) -> None:
+        self._settle_failure(error, hide=True)
+
+    def shutdown(self) -> None:
+        with self._lock:
+            if self._failure is not None or self._state is CarrierState.DRAINING:
+                return
+            if self._state is CarrierState.CREATED:
+                raise self._refusal("shutdown")
+            self._state = CarrierState.DRAINING
+            self._sendable = False
+            self._ending = True
+        self._push()
+
+    def close(self) -> None:
+        with self._lock:
+            if self._state is CarrierState.CLOSED:
+                return
+            self._state = CarrierState.CLOSED
+        self._push()
+        self.fail(ClosedError("this carrier was closed", origin=self.local))
+        held = [lock for lock in (self._turn, self._receiving) if lock.acquire(timeout=CLOSE_WAIT)]
+        try:
+            with self._lock:
+                self._dispose()
+        finally:
+            for lock in held:
+                lock.release()
+
+    def statistics(self) -> Statistics:
+        return Statistics(self._bytes_sent, self._bytes_received, self._sends, self._receives)
+
+    def _settle_failure(self, error: Error, hide: bool = False) -> Error:
+        """Make `error` the failure unless there is one; `hide` also hides bytes that have arrived. Returns a copy to raise."""
+        with self._lock:
+            if self._failure is None:
+                self._failure = error
+            self._sendable = False
+            if hide:
+                self._receivable = False
+            self._interrupt()
+            return self._failure.copy()
+
+    def _broke(self, error: OSError) -> Error:
+        return self._settle_failure(broken(self.peer, error))
+
+    def _refusal(self, verb: str) -> Error:
+        """Why a call is not possible now."""
+        if self._failure is not None:
+            return self._failure.copy()
+        if self._state is CarrierState.CREATED:
+            return UsageError(f"call activate() before {verb}")
+        return UsageError(f"{verb} after shutdown(): the send side has ended")
+
+    # -- sending ---------------------------------------------------------------------------------------------------------------
+
+    def send(self, *spans: Span) -> int:
+        if not self._sendable:
+            raise self._refusal("send")
+        if not self._turn.acquire(False):
+            return 0
+        try:
+            if self._kept:
+                self._drain()
+            count = self._put(spans)
+            if not count:
+                raise UsageError("nothing to send: give at least one byte")
+        except BlockingIOError:
+            return 0
+        except OSError as error:
+            raise self._broke(error) from error
+        else:
+            self._bytes_sent += count
+            self._sends += 1
+            return count
+        finally:
+            self._turn.release()
+            if self._late:
+                self._push()
+
+    def send_all(self, *spans: Span, timeout: float | None = None) -> None:
+        if not self._sendable:
+            raise self._refusal("send_all")
+        deadline = None if timeout is None else monotonic() + timeout
+        pieces = _pieces(spans)
+        if not pieces:
+            raise UsageError("nothing to send: give at least one byte")
+        if not self._turn.acquire(timeout=-1 if timeout is None else max(timeout, 0)):
+            raise DeadlineError("another send did not finish in the time given", origin=self.peer)
+        try:
+            self._drain_until(deadline)
+            self._put_all(pieces, deadline)
+        except BlockingIOError as error:
+            raise DeadlineError("the peer did not take the bytes in the time given", origin=self.peer) from error
+        except OSError as error:
+            raise self._broke(error) from error
+        finally:
+            self._turn.release()
+            if self._late:
+                self._push()
+
+    def _put_all(self, pieces: deque[memoryview], deadline: float | None) -> None:
+        """Everything, or BlockingIOError at the deadline. A stop on the way cuts the stream, so it fails the carrier."""
+        total = sum(map(len, pieces))
+        sent = 0
+        try:
+            while True:
+                try:
+                    count = self._put_wait(_batch(pieces))
+                    _advance(pieces, count)
+                    sent += count
+                    if not pieces:
+                        break
+                except BlockingIOError:
+                    if deadline is None:
+                        continue
+                if deadline is not None and monotonic() >= deadline:
+                    raise BlockingIOError
+        except BaseException as error:
+            if sent and (not isinstance(error, OSError) or isinstance(error, BlockingIOError)):
+                self._settle_failure(
+                    BrokenError(f"sending stopped after {sent} of {total} bytes: the stream is cut", origin=self.peer)
+                )
+            raise
+        finally:
+            self._bytes_sent += sent
+        self._sends += 1
+
+    def wait_writable(self, timeout: float | None = None) -> bool:
+        if self._failure is not None or self._state is CarrierState.CREATED:
+            raise self._refusal("wait_writable")
+        deadline = None if timeout is None else monotonic() + timeout
+        if not self._turn.acquire(timeout=-1 if timeout is None else max(timeout, 0)):
+            return False
+        self._turn.release()
+        if self._late:
+            self._push()
+        ready = self._wait_room(None if deadline is None else max(deadline - monotonic(), 0))
+        if self._failure is not None:
+            raise self._failure.copy()
+        return ready
+
+    # -- reservations and kept bytes -------------------------------------------------------------------------------------------
+
+    def reserve(self, size: int) -> Reservation:
+        if not self._sendable:
+            raise self._refusal("reserve")
+        if not 0 < size <= RESERVE_BYTES:
+            raise UsageError(f"cannot reserve {size} bytes: give 1 to {RESERVE_BYTES}, or use send_all")
+        with self._lock:
+            if self._pending_bytes + size > RESERVE_BYTES or self._pending_slots >= RESERVE_SLOTS:
+                raise BusyError(
+                    f"{self._pending_bytes} bytes are reserved or kept; wait_writable() and flush() make room", origin=self.peer
+                )
+            self._pending_bytes += size
+            self._pending_slots += 1
+        return Reservation(memoryview(bytearray(size)), self._settle)
+
+    def _settle(self, view: memoryview, publish: bool) -> None:
+        """Commit or abort a reservation."""
+        with self._lock:
+            live = publish and self._sendable
+            if live:
+                self._kept.append(view)
+            else:
+                self._pending_bytes -= len(view)
+                self._pending_slots -= 1
+        if live:
+            self._push()
+        elif publish:
+            raise self._refusal("commit")
+
+    def flush(self) -> bool:
+        if self._failure is None:
+            self._push()
+        if self._failure is not None:
+            raise self._failure.copy()
+        return not self._kept
+
+    def budget(self) -> Budget:
+        if not self._sendable:
+            return Budget(0, 0)
+        room = RESERVE_BYTES - self._pending_bytes if self._wait_room(0) else 0
+        return Budget(room, RESERVE_SLOTS - self._pending_slots)
+
+    def _push(self) -> None:
+        """Send what is kept as far as there is room, then the end if it is due. Errors become the failure."""
+        self._late = True
+        while self._late and self._turn.acquire(False):
+            self._late = False
+            try:
+                self._drain()
+                if self._ending:
+                    self._ending = False
+                    self._end_output()
+            except BlockingIOError:
+                pass
+            except OSError as error:
+                self._broke(error)
+            finally:
+                self._turn.release()
+
+    def _drain(self) -> None:
+        """Send all that is kept; BlockingIOError when there is no room. The caller holds the turn."""
+        while self._kept:
+            with self._lock:
+                spans = tuple(islice(self._kept, SPANS))
+            count = self._put(spans)
+            with self._lock:
+                self._pending_slots -= _advance(self._kept, count)
+                self._pending_bytes -= count
+            self._bytes_sent += count
+            self._sends += 1
+
+    def _drain_until(self, deadline: float | None) -> None:
+        while self._kept:
+            try:
+                self._drain()
+            except BlockingIOError:
+                if not self._wait_room(None if deadline is None else max(deadline - monotonic(), 0)):
+                    raise
+
+    # -- receiving -------------------------------------------------------------------------------------------------------------
+
+    def receive(self, timeout: float | None = None) -> Lease | None:
+        if not self._receivable:
+            raise self._refusal("receive")
+        if not self._receiving.acquire(False) and not self._receiving.acquire(timeout=-1 if timeout is None else max(timeout, 0)):
+            return None
+        lease: Lease | None = None
+        try:
+            lease = self._leases.pop() if self._leases else self._another_lease()
+            count = self._take(lease._room, timeout)
+            if count > 0:
+                self._bytes_received += count
+                self._receives += 1
+                lease.view = lease._room[:count]
+                return lease
+        except OSError as error:
+            raise self._broke(error) from error
+        finally:
+            self._receiving.release()
+            if lease is not None and not lease.view:
+                self._leases.append(lease)
+        self._nothing(count)
+        return None
+
+    def receive_into(self, view: Span, timeout: float | None = None) -> int:
+        if not self._receivable:
+            raise self._refusal("receive_into")
+        if not len(view):
+            raise UsageError("receive_into needs room for at least one byte")
+        if not self._receiving.acquire(False) and not self._receiving.acquire(timeout=-1 if timeout is None else max(timeout, 0)):
+            return 0
+        try:
+            count = self._take(view, timeout)
+            if count > 0:
+                self._bytes_received += count
+                self._receives += 1
+                return count
+        except OSError as error:
+            raise self._broke(error) from error
+        finally:
+            self._receiving.release()
+        self._nothing(count)
+        return 0
+
+    def _nothing(self, count: int) -> None:
+        """After a timeout, nothing; at the end of the stream raises the failure, which the end is if there is none yet."""
+        if count < 0 and self._failure is None:
+            return
+        raise self._settle_failure(BrokenError("the peer closed the connection", origin=self.peer))
+
+    def _another_lease(self) -> Lease:
+        if self._lease_count >= LEASES:
+            raise BusyError(f"all {LEASES} leases are out; release one before the next receive", origin=self.local)
+        self._lease_count += 1
+        return Lease(self._leases, memoryview(bytearray(LEASE_BYTES)))
+
+
+def _pieces(spans: Sequence[Span]) -> deque[memoryview]:
+    """The spans as flat views of at most PIECE_BYTES, empty ones left out."""
+    try:
+        views = [memoryview(span).cast("B") for span in spans]
+    except TypeError as error:
+        raise UsageError(f"can only send C-contiguous memory: {error}") from error
+    return deque(view[start : start + PIECE_BYTES] for view in views for start in range(0, len(view), PIECE_BYTES))
+
+
+def _batch(pieces: deque[memoryview]) -> list[memoryview]:
+    """The first pieces: at least one, until SPANS or PIECE_BYTES are reached."""
+    batch: list[memoryview] = []
+    size = 0
+    for piece in islice(pieces, SPANS):
+        batch.append(piece)
+        size += len(piece)
+        if size >= PIECE_BYTES:
+            break
+    return batch
+
+
+def _advance(pieces: deque[memoryview], count: int) -> int:
+    """Drop `count` bytes from the front; returns how many pieces that finished."""
+    finished = 0
+    while count:
+        head = pieces[0]
+        if len(head) > count:
+            pieces[0] = head[count:]
+            break
+        count -= len(head)
+        pieces.popleft()
+        finished += 1
+    return finished

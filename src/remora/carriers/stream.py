@@ -1,0 +1,221 @@
+"""Carriers over a stream socket: what tcp and unix share.
+
+The Python socket is in blocking mode. A send that must not block says MSG_DONTWAIT; a receive that may block is one plain recv,
+which SO_RCVTIMEO ends every TICK, so a deadline needs no poll before each receive. `fail` wakes blocked calls by shutdown(2).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import select
+import socket
+import struct
+from threading import Lock
+from time import monotonic, perf_counter_ns
+from typing import TYPE_CHECKING, Any
+
+from remora.carriers.carrier import Capability, Carrier, CarrierState, Listener, Span
+from remora.carriers.endpoint import CLOSE_WAIT, SPANS, TICK, Endpoint
+from remora.errors import BusyError, ClosedError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from remora.base.uri import Uri
+
+__all__ = ["StreamCarrier", "StreamListener", "spin_of"]
+
+NOW = socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL
+QUIET = socket.MSG_NOSIGNAL
+TICK_TIMEVAL = struct.pack("ll", 0, int(TICK * 1e6))
+#: Seconds between tries when accept fails for want of descriptors or memory.
+ACCEPT_PAUSE = 0.05
+#: accept errors that stay until something is freed.
+STARVED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+
+
+def spin_of(uri: Uri) -> int:
+    """The `spin_us` of a carrier URI, 0 when not given. Raises UsageError for any other key."""
+    unknown = set(uri.query) - {"spin_us"}
+    text = uri.query.get("spin_us", "0")
+    if unknown or not text.isascii() or not text.isdigit():
+        raise UsageError(f"{uri}: the only key of this address is spin_us=<microseconds>")
+    return int(text)
+
+
+def wait_ready(timeout: float | None, *watched: tuple[int, int]) -> bool:
+    """Poll (descriptor, event) pairs for at most `timeout` seconds; a descriptor that is closed already counts as ready."""
+    poll = select.poll()
+    for descriptor, event in watched:
+        if descriptor < 0:
+            return True
+        poll.register(descriptor, event)
+    return bool(poll.poll(None if timeout is None else max(timeout, 0) * 1000))
+
+
+class StreamCarrier(Endpoint):
+    """A carrier over a connected stream socket, which it owns.
+
+    `spin_us`: how long `receive` polls before it sleeps. It trades a core for a faster wake-up, only pays while the peer
+    answers within that time, and does nothing on a machine with one core.
+    """
+
+    def __init__(self, sock: socket.socket, local: str, peer: str, capabilities: Capability, spin_us: int = 0) -> None:
+        super().__init__(local, peer, capabilities | Capability.RELIABLE | Capability.ORDERED | Capability.HANDOVER)
+        sock.settimeout(None)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, TICK_TIMEVAL)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, TICK_TIMEVAL)
+        self._sock = sock
+        self._recv_into = sock.recv_into
+        self._send = sock.send
+        self._sendmsg = sock.sendmsg
+        self.spin_us = spin_us if (os.cpu_count() or 1) > 1 else 0
+
+    def fileno(self) -> int:
+        return self._sock.fileno()
+
+    def detach(self) -> int:
+        if self._failure is not None:
+            raise self._failure.copy()
+        if self._pending_slots:
+            raise BusyError(
+                f"{self._pending_slots} reservations are open or kept; commit and flush() before detach()", origin=self.peer
+            )
+        held = [lock for lock in (self._turn, self._receiving) if lock.acquire(False)]
+        try:
+            if len(held) < 2:
+                raise BusyError("another thread is sending or receiving; detach() needs the carrier alone", origin=self.peer)
+            with self._lock:
+                self._failure = ClosedError("this carrier was handed over by detach()", origin=self.local)
+                self._state = CarrierState.CLOSED
+                self._sendable = self._receivable = False
+                return self._sock.detach()
+        finally:
+            for lock in held:
+                lock.release()
+
+    def _put(self, spans: Sequence[Span]) -> int:
+        if len(spans) == 1:
+            return self._send(spans[0], NOW)
+        return self._sendmsg(spans if len(spans) <= SPANS else [span for span in spans if len(span)][:SPANS], (), NOW)
+
+    def _put_wait(self, spans: Sequence[Span]) -> int:
+        return self._sendmsg(spans, (), QUIET)
+
+    def _take(self, room: Span, timeout: float | None) -> int:
+        if self.spin_us and (timeout is None or timeout > 0) and (count := self._spin(room)) >= 0:
+            return count
+        if timeout is None:
+            while True:
+                try:
+                    return self._recv_into(room)
+                except BlockingIOError:
+                    continue
+        left, deadline = timeout, monotonic() + timeout
+        while left > TICK:
+            try:
+                return self._recv_into(room)
+            except BlockingIOError:
+                left = deadline - monotonic()
+        return self._take_soon(room, left)
+
+    def _take_soon(self, room: Span, timeout: float) -> int:
+        """Receive within less than a tick."""
+        if timeout > 0 and not wait_ready(timeout, (self._sock.fileno(), select.POLLIN)):
+            return -1
+        try:
+            return self._recv_into(room, 0, NOW)
+        except BlockingIOError:
+            return -1
+
+    def _spin(self, room: Span) -> int:
+        """Poll for `spin_us` microseconds; -1 when nothing came."""
+        end = perf_counter_ns() + self.spin_us * 1000
+        while True:
+            try:
+                return self._recv_into(room, 0, NOW)
+            except BlockingIOError:
+                if perf_counter_ns() >= end:
+                    return -1
+
+    def _wait_room(self, timeout: float | None) -> bool:
+        return wait_ready(timeout, (self._sock.fileno(), select.POLLOUT))
+
+    def _end_output(self) -> None:
+        self._sock.shutdown(socket.SHUT_WR)
+
+    def _interrupt(self) -> None:
+        with contextlib.suppress(OSError):
+            self._sock.shutdown(socket.SHUT_RDWR)
+
+    def _dispose(self) -> None:
+        self._sock.close()
+
+
+class StreamListener(Listener):
+    """A listening socket, which it owns. `wrap` makes the carrier of an accepted socket; `on_close` runs once at close."""
+
+    def __init__(
+        self,
+        sock: socket.socket,
+        address: str,
+        wrap: Callable[[socket.socket, Any], Carrier],
+        on_close: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.address = address
+        self._sock = sock
+        self._wrap = wrap
+        self._on_close = on_close
+        self._closed = False
+        self._accepting = Lock()
+        self._stop = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        sock.setblocking(False)
+
+    def fileno(self) -> int:
+        return self._sock.fileno()
+
+    def accept(self, timeout: float | None = None) -> Carrier | None:
+        deadline = None if timeout is None else monotonic() + timeout
+        if not self._accepting.acquire(timeout=-1 if timeout is None else max(timeout, 0)):
+            return None
+        try:
+            while True:
+                left = None if deadline is None else max(deadline - monotonic(), 0)
+                ready = not self._closed and wait_ready(left, (self._stop, select.POLLIN), (self._sock.fileno(), select.POLLIN))
+                if self._closed:
+                    raise ClosedError("this listener was closed", origin=self.address)
+                carrier = self._accept_one(left) if ready else None
+                if carrier is not None or not ready or left == 0:
+                    return carrier
+        finally:
+            self._accepting.release()
+
+    def _accept_one(self, left: float | None) -> Carrier | None:
+        """One carrier, or None when this one went wrong: a client that gave up, or no descriptors left."""
+        try:
+            sock, address = self._sock.accept()
+        except OSError as error:
+            if error.errno in STARVED:
+                wait_ready(ACCEPT_PAUSE if left is None else min(left, ACCEPT_PAUSE), (self._stop, select.POLLIN))
+            return None
+        try:
+            return self._wrap(sock, address)
+        except OSError:
+            sock.close()
+            return None
+
+    def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        os.eventfd_write(self._stop, 1)
+        alone = self._accepting.acquire(timeout=CLOSE_WAIT)
+        try:
+            self._on_close()
+            self._sock.close()
+            os.close(self._stop)
+        finally:
+            if alone:
+                self._accepting.release()
