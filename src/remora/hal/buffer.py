@@ -204,4 +204,3 @@ def check_range(offset: int, size: int | None, limit: int) -> tuple[int, int]:
     if offset < 0 or size < 0 or offset + size > limit:
         raise UsageError(f"{size} bytes at {offset} are not inside {limit} bytes", code=Status.OUT_OF_RANGE)
     return offset, size
-

@@ -7,18 +7,19 @@ and is then checked against the size and SHA-256 in the manifest. Equal content 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias, final
 
 from remora.errors import Error, NotFoundError, UsageError
 from remora.hal.dlpack import host_bytes
-from remora.hal.executable import KernelInfo
 from remora.hal.manifest import MAX_MANIFEST_BYTES, Manifest, Member, encode_manifest, parse_manifest
 from remora.hal.target import Target, choose_target
 
 if TYPE_CHECKING:
     import os
     import zipfile
+    from collections.abc import Callable, Mapping, Sequence
+
+    from remora.hal.executable import KernelInfo
 
 __all__ = ["Bundle"]
 
@@ -134,9 +135,9 @@ class Bundle:
 
     def save(self, path: Place) -> None:
         """Write the bundle to a file."""
-        content = self.to_bytes()
-        with open(path, "wb") as file:
-            file.write(content)
+        from pathlib import Path
+
+        Path(path).write_bytes(self.to_bytes())
 
     def to_bytes(self) -> bytes:
         """The bundle as the bytes of its file: the same bytes for the same content and zlib."""
@@ -213,7 +214,7 @@ class _Archive:
                 raise UsageError(f"manifest: {listed[member.file]}.bytes is {member.bytes}, the file has {sizes[member.file]}")
         strange = sizes.keys() - listed.keys() - {_MANIFEST}
         if strange or len(infos) != len(sizes):
-            what = f"holds {sorted(strange)[0]!r}, which the manifest does not name" if strange else "holds a file twice"
+            what = f"holds {min(strange)!r}, which the manifest does not name" if strange else "holds a file twice"
             raise UsageError(f"{self._name}: {what}; build the bundle again")
 
 

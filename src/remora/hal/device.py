@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, final
 
-from remora.base.snapshot import DeviceStatistics
 from remora.errors import ClosedError, OutOfMemoryError, UsageError
-from remora.hal.buffer import Buffer
 from remora.hal.dlpack import host_bytes
-from remora.hal.executable import Executable, KernelInfo
-from remora.hal.queue import Queue
 from remora.hal.semaphore import Semaphore
-from remora.hal.target import Target
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from types import TracebackType
 
+    from remora.base.snapshot import DeviceStatistics
+    from remora.hal.buffer import Buffer
     from remora.hal.bundle import Bundle
+    from remora.hal.executable import Executable, KernelInfo
+    from remora.hal.queue import Queue
+    from remora.hal.target import Target
 
 __all__ = ["Device", "DeviceInfo", "Heap"]
 

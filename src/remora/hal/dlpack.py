@@ -54,10 +54,9 @@ def host_bytes(data: Any, *, writable: bool = False) -> memoryview:
     `__dlpack__`. The view keeps it alive. Raises UsageError when it is neither, is not contiguous, lies in another device's
     memory, or is read-only and `writable` is asked for.
     """
-    if type(data) is memoryview and data.format == "B" and data.ndim == 1 and data.c_contiguous:
-        view = data  # what every small update passes: nothing else is called
-    else:
-        view = _view_of(data)
+    # A flat memoryview of bytes is what every small update passes: nothing else is called for it.
+    flat = type(data) is memoryview and data.format == "B" and data.ndim == 1 and data.c_contiguous
+    view: memoryview = data if flat else _view_of(data)
     if writable and view.readonly:
         raise UsageError(f"the memory of this {_kind(data)} is read-only; give a writable object, such as a bytearray or a copy")
     return view
@@ -183,4 +182,5 @@ class Tensor:
             raise UsageError("read-only memory needs a consumer with DLPack 1.0; pass copy=True, or map for writing")
         from remora.hal.dlpack_capsule import export_capsule
 
-        return export_capsule(view, DTYPES[self.dtype], self.shape, versioned=versioned, copied=bool(copy))
+        dtype = DTYPES[self.dtype]
+        return export_capsule(view, dtype.code, dtype.size, self.shape, versioned=versioned, copied=bool(copy))

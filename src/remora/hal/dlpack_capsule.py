@@ -17,10 +17,11 @@ from ctypes import POINTER, Structure, c_int32, c_int64, c_ssize_t, c_uint8, c_u
 from typing import Any, ClassVar
 
 from remora.errors import UsageError
-from remora.hal.dlpack import CPU, DType
 
 __all__ = ["export_capsule", "import_capsule", "live_exports"]
 
+#: DLDeviceType kDLCPU.
+_CPU = 1
 _READ_ONLY = 1
 _IS_COPIED = 2
 _NAME = b"dltensor"
@@ -181,8 +182,11 @@ _deleter = _Deleter(_drop)
 ctypes.pythonapi.Py_IncRef(py_object(_deleter))
 
 
-def export_capsule(view: memoryview, dtype: DType, shape: tuple[int, ...], *, versioned: bool, copied: bool) -> Any:
-    """A capsule over the memory of a flat bytes view, which is held until the consumer calls the deleter."""
+def export_capsule(view: memoryview, code: int, size: int, shape: tuple[int, ...], *, versioned: bool, copied: bool) -> Any:
+    """A capsule over the memory of a flat bytes view, which is held until the consumer calls the deleter.
+
+    Items have `size` bytes and the DLPack type `code`.
+    """
     _sweep()
     name = _NAME_VERSIONED if versioned else _NAME
     managed: Any = _ManagedVersioned() if versioned else _Managed()
@@ -190,7 +194,8 @@ def export_capsule(view: memoryview, dtype: DType, shape: tuple[int, ...], *, ve
         managed.major, managed.minor = 1, 0
         managed.flags = _READ_ONLY * view.readonly | _IS_COPIED * copied
     managed.deleter = ctypes.cast(_deleter, c_void_p)
-    arrays = _fill(managed.tensor, view, dtype, shape)
+    arrays = _fill(managed.tensor, view, shape)
+    managed.tensor.code, managed.tensor.bits, managed.tensor.lanes = code, size * 8, 1
     given = _Given(managed, arrays, view, name)
     address = ctypes.addressof(managed)
     _given[address] = given
@@ -198,14 +203,13 @@ def export_capsule(view: memoryview, dtype: DType, shape: tuple[int, ...], *, ve
     return capsule
 
 
-def _fill(tensor: Any, view: memoryview, dtype: DType, shape: tuple[int, ...]) -> Any:
-    """Write a DLTensor; returns its shape and strides arrays (strides in items, from the last dimension to the first)."""
+def _fill(tensor: Any, view: memoryview, shape: tuple[int, ...]) -> Any:
+    """Write all of a DLTensor but its type. Returns the arrays of its shape and of its strides, which count items."""
     strides = [math.prod(shape[axis + 1 :]) for axis in range(len(shape))]
     arrays = (c_int64 * len(shape))(*shape), (c_int64 * len(shape))(*strides)
     tensor.data = _address_of(view)
-    tensor.device_type, tensor.device_id = CPU, 0
+    tensor.device_type, tensor.device_id = _CPU, 0
     tensor.ndim = len(shape)
-    tensor.code, tensor.bits, tensor.lanes = dtype.code, dtype.size * 8, 1
     tensor.shape = ctypes.cast(arrays[0], POINTER(c_int64))
     tensor.strides = ctypes.cast(arrays[1], POINTER(c_int64))
     return arrays

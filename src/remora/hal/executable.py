@@ -123,18 +123,19 @@ class Kernel:
         if len(bindings) != len(extents):
             wanted = ", ".join(rule.name for rule in self.info.bindings) or "none"
             raise UsageError(f"{self.name} takes {len(extents)} bindings ({wanted}), got {len(bindings)}")
-        for index, (binding, (size, constant, scale, alignment)) in enumerate(zip(bindings, extents, strict=True)):
+        for index, (binding, (fixed, constant, scale, alignment)) in enumerate(zip(bindings, extents, strict=True)):
             if binding.buffer._closed:
                 binding.buffer._check_open()
-            if constant >= 0:
-                size += scale * self._pack.unpack(constants)[constant]
+            size = fixed if constant < 0 else fixed + scale * self._pack.unpack(constants)[constant]
             if binding.size < size:
                 raise UsageError(
                     f"{self.name}: binding {index} ({self.info.bindings[index].name}) needs {size} bytes, got {binding.size}",
                     code=Status.OUT_OF_RANGE,
                 )
             if binding.offset % alignment:
-                raise UsageError(f"{self.name}: binding {index} must start at a multiple of {alignment} bytes, not {binding.offset}")
+                raise UsageError(
+                    f"{self.name}: binding {index} must start at a multiple of {alignment} bytes, not {binding.offset}"
+                )
         self._check_grid(grid)
 
     def _check_grid(self, grid: Grid) -> None:

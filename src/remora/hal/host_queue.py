@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable
 from enum import Enum
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -17,6 +16,8 @@ from remora.hal.queue import Queue
 from remora.hal.semaphore import Semaphore, Timepoint
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from remora.hal.device import Device
 
 __all__ = ["INLINE_NS", "HostQueue"]

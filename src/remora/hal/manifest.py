@@ -16,14 +16,16 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from remora.errors import UnsupportedError, UsageError
 from remora.hal.buffer import Access
 from remora.hal.executable import CONSTANT_CODES, MAX_GRID, BindingRule, ConstantRule, GridRule, KernelInfo
 from remora.hal.target import Target
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
 
 __all__ = ["FORMAT", "MAX_ARTIFACT_BYTES", "MAX_MANIFEST_BYTES", "Manifest", "Member", "encode_manifest", "parse_manifest"]
 

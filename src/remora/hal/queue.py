@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any, TypeAlias, final
 from remora.errors import Status, UsageError
 from remora.hal.buffer import Buffer, BufferView, check_range
 from remora.hal.dlpack import host_bytes
-from remora.hal.executable import Constants, Grid, Kernel
 from remora.hal.semaphore import Semaphore, Timepoint
 
 if TYPE_CHECKING:
     from remora.hal.device import Device
+    from remora.hal.executable import Constants, Grid, Kernel
 
 __all__ = ["Bindings", "Queue", "Timepoints"]
 
@@ -91,7 +91,7 @@ class Queue(ABC):
     ) -> Timepoint:
         """Copy host bytes to `offset`. `data` (buffer protocol or CPU DLPack, contiguous) must not change until it is done."""
         view = host_bytes(data)
-        offset, size = check_range(offset, view.nbytes, buffer.size)
+        check_range(offset, view.nbytes, buffer.size)
         self._own(buffer)
         return self._update(buffer.buffer, buffer.offset + offset, view, timepoints(wait), timepoints(signal))
 
@@ -107,7 +107,7 @@ class Queue(ABC):
     ) -> Timepoint:
         """Copy `len(into)` bytes from `offset` to host memory (writable, contiguous); `into` is valid when it is done."""
         view = host_bytes(into, writable=True)
-        offset, size = check_range(offset, view.nbytes, buffer.size)
+        check_range(offset, view.nbytes, buffer.size)
         self._own(buffer)
         return self._read(buffer.buffer, buffer.offset + offset, view, timepoints(wait), timepoints(signal))
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from importlib import import_module
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from remora.base.uri import Uri, parse_uri
 from remora.errors import NotFoundError
-from remora.hal.device import Device
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from remora.hal.device import Device
 
 __all__ = ["DRIVERS", "Driver", "find_driver", "open_devices"]
 
@@ -34,7 +37,9 @@ def find_driver(scheme: str) -> Driver:
     path = REMOTE if scheme.startswith("remote-") else DRIVERS.get(scheme) or _entry_point(scheme)
     if path is None:
         known = ", ".join([*DRIVERS, "remote-tcp", "remote-unix", "remote-loopback"])
-        raise NotFoundError(f"no driver for {scheme!r}; known: {known}. A package adds one by the entry point group {ENTRY_POINTS!r}")
+        raise NotFoundError(
+            f"no driver for {scheme!r}; known: {known}. A package adds one by the entry point group {ENTRY_POINTS!r}"
+        )
     driver: Driver = import_module(path)
     return driver
 

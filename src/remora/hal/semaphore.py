@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Any, final
 
 from remora.errors import DeadlineError, Error, UsageError
 
 if TYPE_CHECKING:
     import asyncio
+    from collections.abc import Callable, Generator
 
 __all__ = ["MAX_VALUE", "Semaphore", "Timepoint", "Waiter"]
 
@@ -228,4 +228,3 @@ class Timepoint:
             self.semaphore.on(self.value, settled)
             yield from future
             self.semaphore._check(self.value)
-

@@ -7,10 +7,12 @@ x86_64-v3, x86_64-v2 and x86_64), so choosing is: the first advertised target th
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from remora.errors import NotFoundError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
 
 __all__ = ["Target", "choose_target", "parse_target"]
 
@@ -41,4 +43,6 @@ def choose_target(advertised: Sequence[Target], available: Iterable[Target]) -> 
             return target
     takes = ", ".join(map(str, advertised)) or "nothing"
     has = ", ".join(sorted(map(str, there))) or "nothing"
-    raise NotFoundError(f"no artifact fits the device: it takes {takes}; the bundle has {has}. Build the bundle for one of the former")
+    raise NotFoundError(
+        f"no artifact fits the device: it takes {takes}; the bundle has {has}. Build the bundle for one of the former"
+    )
