@@ -1,0 +1,1 @@
+"""Drivers: each opens devices of one kind. Read README.md first."""

@@ -1,0 +1,342 @@
+// The worker pool of the cpu driver: one call runs all workgroups of a dispatch over all cores, without Python.
+//
+// A dispatch is a job on its caller's stack, linked into the pool's list while workgroups are left. The caller works on its own job;
+// workers join any job in the list. Jobs of several callers run beside each other. The caller unlinks its job when nothing is
+// left to hand out, so that nobody joins any more, and then waits for those who did.
+//
+// Wake-ups. Two words count events: `posted` (a job was linked) and `left` (a worker left a job). A sleeper reads the word, then looks
+// at the state, then sleeps on the value it read; a waker changes the state, then the word, then looks whether anybody sleeps. All
+// of these are sequentially consistent, so one of the two sees the other. No wake-up is lost.
+
+#define _GNU_SOURCE
+#include <limits.h>
+#include <linux/futex.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "include/remora_executable.h"
+
+#define EXPORT __attribute__((visibility("default")))
+#define SPIN_NS 20000u         // how long a worker looks for the next job before it sleeps
+#define ALONE_NS 20000.0       // a dispatch shorter than this is not worth waking anybody
+#define CHUNKS_PER_WORKER 8u   // workgroups are handed out in chunks: even load against few atomic operations
+#define PAGE_BYTES 4096u
+#define NO_LOCAL_MEMORY INT_MIN  // result of a dispatch whose workgroup local memory could not be allocated
+
+// What does not change between two dispatches of a kernel. Mirrored in _ffi.py.
+typedef struct remora_kernel_t {
+  struct remora_pool_t* pool;
+  iree_hal_executable_dispatch_v0_t entry;
+  const iree_hal_executable_environment_v0_t* environment;
+  _Atomic double ns_per_workgroup;  // moving cost of one workgroup on one core; negative until the first dispatch
+  uint32_t local_memory_bytes;
+  uint32_t workgroup_size_x;
+  uint32_t workgroup_size_y;
+  uint16_t workgroup_size_z;
+  uint16_t constant_count;
+  uint32_t binding_count;
+} remora_kernel_t;
+
+// One dispatch: this head, the constants (padded to 8 bytes), the binding pointers, the binding lengths. Packed by queue.py.
+typedef struct {
+  remora_kernel_t* kernel;
+  uint32_t grid_x;
+  uint32_t grid_y;
+  uint32_t grid_z;
+  uint32_t reserved;
+} remora_call_t;
+
+typedef struct job_t {
+  struct job_t* next;
+  struct job_t** link;  // what points at this job; NULL when it is not in the list
+  const remora_kernel_t* kernel;
+  const iree_hal_executable_dispatch_state_v0_t* state;
+  uint64_t total;
+  uint64_t chunk;
+  _Atomic uint64_t handed_out;
+  atomic_int result;           // the first nonzero return of a workgroup
+  _Atomic uint32_t helpers;    // workers inside the job
+  uint32_t joined;             // workers that ever were, guarded by the pool's lock
+} job_t;
+
+typedef struct {
+  struct remora_pool_t* pool;
+  pthread_t thread;
+  uint32_t ordinal;
+} worker_t;
+
+typedef struct remora_pool_t {
+  pthread_mutex_t lock;  // guards the list and `joined`
+  job_t* jobs;
+  _Atomic uint32_t posted;
+  _Atomic uint32_t sleepers;
+  _Atomic uint32_t left;
+  _Atomic uint32_t waiters;
+  atomic_bool stopping;
+  bool spins;
+  uint32_t worker_count;
+  worker_t workers[];
+} remora_pool_t;
+
+static void futex_wait(_Atomic uint32_t* word, uint32_t seen) {
+  syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, seen, NULL, NULL, 0);
+}
+
+static void futex_wake(_Atomic uint32_t* word, int count) {
+  syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, count, NULL, NULL, 0);
+}
+
+static uint64_t now_ns(void) {
+  struct timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+static void relax(void) {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  __asm__ __volatile__("yield");
+#endif
+}
+
+static void set_result(job_t* job, int code) {
+  int none = 0;
+  atomic_compare_exchange_strong(&job->result, &none, code);
+}
+
+static void run_range(job_t* job, uint64_t first, uint64_t end, iree_hal_executable_workgroup_state_v0_t* workgroup) {
+  const remora_kernel_t* kernel = job->kernel;
+  const uint64_t size_x = job->state->workgroup_count_x;
+  const uint64_t size_xy = size_x * job->state->workgroup_count_y;
+  uint32_t x = (uint32_t)(first % size_x);
+  uint32_t y = (uint32_t)(first % size_xy / size_x);
+  uint32_t z = (uint32_t)(first / size_xy);
+  for (uint64_t i = first; i < end; ++i) {
+    if (atomic_load_explicit(&job->result, memory_order_relaxed) != 0) return;
+    workgroup->workgroup_id_x = x;
+    workgroup->workgroup_id_y = y;
+    workgroup->workgroup_id_z = (uint16_t)z;
+    int code = kernel->entry(kernel->environment, job->state, workgroup);
+    if (code != 0) {
+      set_result(job, code);
+      return;
+    }
+    if (++x == size_x) {
+      x = 0;
+      if (++y == job->state->workgroup_count_y) {
+        y = 0;
+        ++z;
+      }
+    }
+  }
+}
+
+// Take chunks until none is left or a workgroup failed. The memory is this participant's own for as long as it takes part.
+static void take_part(job_t* job, uint32_t processor) {
+  iree_hal_executable_workgroup_state_v0_t workgroup = {.processor_id = processor};
+  const uint32_t local_bytes = job->kernel->local_memory_bytes;
+  if (local_bytes != 0) {
+    workgroup.local_memory = aligned_alloc(PAGE_BYTES, local_bytes);
+    workgroup.local_memory_size = local_bytes;
+    if (workgroup.local_memory == NULL) {
+      set_result(job, NO_LOCAL_MEMORY);
+      return;
+    }
+  }
+  for (;;) {
+    uint64_t first = atomic_fetch_add(&job->handed_out, job->chunk);
+    if (first >= job->total || atomic_load_explicit(&job->result, memory_order_relaxed) != 0) break;
+    uint64_t left = job->total - first;
+    run_range(job, first, first + (left < job->chunk ? left : job->chunk), &workgroup);
+  }
+  free(workgroup.local_memory);
+}
+
+static job_t* join_job(remora_pool_t* pool) {
+  pthread_mutex_lock(&pool->lock);
+  job_t* job = pool->jobs;
+  while (job != NULL && (atomic_load(&job->handed_out) >= job->total || atomic_load(&job->result) != 0)) job = job->next;
+  if (job != NULL) {
+    ++job->joined;
+    atomic_fetch_add(&job->helpers, 1);
+  }
+  pthread_mutex_unlock(&pool->lock);
+  return job;
+}
+
+static void leave_job(remora_pool_t* pool, job_t* job) {
+  atomic_fetch_sub(&job->helpers, 1);  // from here on the job may be gone
+  atomic_fetch_add(&pool->left, 1);
+  if (atomic_load(&pool->waiters) != 0) futex_wake(&pool->left, INT_MAX);
+}
+
+static void await_job(remora_pool_t* pool, uint32_t seen) {
+  if (pool->spins) {
+    const uint64_t until = now_ns() + SPIN_NS;
+    do {
+      for (int i = 0; i < 64; ++i) {
+        if (atomic_load_explicit(&pool->posted, memory_order_relaxed) != seen) return;
+        relax();
+      }
+    } while (now_ns() < until);
+  }
+  atomic_fetch_add(&pool->sleepers, 1);
+  while (atomic_load(&pool->posted) == seen) futex_wait(&pool->posted, seen);
+  atomic_fetch_sub(&pool->sleepers, 1);
+}
+
+static void* work(void* argument) {
+  worker_t* self = argument;
+  remora_pool_t* pool = self->pool;
+  for (;;) {
+    uint32_t seen = atomic_load(&pool->posted);
+    if (atomic_load(&pool->stopping)) return NULL;
+    job_t* job = join_job(pool);
+    if (job == NULL) {
+      await_job(pool, seen);
+    } else {
+      take_part(job, self->ordinal);
+      leave_job(pool, job);
+    }
+  }
+}
+
+static void link_job(remora_pool_t* pool, job_t* job) {
+  pthread_mutex_lock(&pool->lock);
+  job->next = pool->jobs;
+  job->link = &pool->jobs;
+  if (job->next != NULL) job->next->link = &job->next;
+  pool->jobs = job;
+  pthread_mutex_unlock(&pool->lock);
+  atomic_fetch_add(&pool->posted, 1);
+  if (atomic_load(&pool->sleepers) != 0) {
+    uint64_t useful = job->total - 1;
+    futex_wake(&pool->posted, useful < pool->worker_count ? (int)useful : (int)pool->worker_count);
+  }
+}
+
+static void unlink_job(remora_pool_t* pool, job_t* job) {
+  pthread_mutex_lock(&pool->lock);
+  *job->link = job->next;
+  if (job->next != NULL) job->next->link = job->link;
+  pthread_mutex_unlock(&pool->lock);
+}
+
+static void wait_for_helpers(remora_pool_t* pool, job_t* job) {
+  for (int i = 0; pool->spins && i < 2000; ++i) {
+    if (atomic_load(&job->helpers) == 0) return;
+    relax();
+  }
+  atomic_fetch_add(&pool->waiters, 1);
+  for (;;) {
+    uint32_t seen = atomic_load(&pool->left);
+    if (atomic_load(&job->helpers) == 0) break;
+    futex_wait(&pool->left, seen);
+  }
+  atomic_fetch_sub(&pool->waiters, 1);
+}
+
+static void run_job(remora_pool_t* pool, job_t* job) {
+  const double cost_ns = atomic_load_explicit(&job->kernel->ns_per_workgroup, memory_order_relaxed);
+  const bool alone = cost_ns >= 0 && cost_ns * (double)job->total < ALONE_NS;
+  if (pool->worker_count == 0 || job->total <= 1 || alone) {
+    job->chunk = job->total;
+    take_part(job, 0);
+    return;
+  }
+  job->chunk = job->total / ((uint64_t)CHUNKS_PER_WORKER * (pool->worker_count + 1));
+  if (job->chunk == 0) job->chunk = 1;
+  link_job(pool, job);
+  take_part(job, 0);
+  unlink_job(pool, job);
+  wait_for_helpers(pool, job);
+}
+
+// A rise counts half, a fall a quarter: a kernel that became long is noticed soon, and one preempted run is forgotten soon.
+static void learn_cost(remora_kernel_t* kernel, double sample_ns) {
+  const double known = atomic_load_explicit(&kernel->ns_per_workgroup, memory_order_relaxed);
+  double next = sample_ns;
+  if (known >= 0) next = known + (sample_ns - known) * (sample_ns > known ? 0.5 : 0.25);
+  atomic_store_explicit(&kernel->ns_per_workgroup, next, memory_order_relaxed);
+}
+
+// Run a packed dispatch to its end on this thread and the workers. Returns 0 or the first nonzero return of a workgroup.
+EXPORT int remora_dispatch(const remora_call_t* call) {
+  remora_kernel_t* kernel = call->kernel;
+  const char* constants = (const char*)(call + 1);
+  const char* pointers = constants + (((size_t)kernel->constant_count * 4 + 7) & ~(size_t)7);
+  const uint32_t threads = kernel->pool->worker_count + 1;
+  const iree_hal_executable_dispatch_state_v0_t state = {
+      .workgroup_size_x = kernel->workgroup_size_x,
+      .workgroup_size_y = kernel->workgroup_size_y,
+      .workgroup_size_z = kernel->workgroup_size_z,
+      .constant_count = kernel->constant_count,
+      .workgroup_count_x = call->grid_x,
+      .workgroup_count_y = call->grid_y,
+      .workgroup_count_z = (uint16_t)call->grid_z,
+      .max_concurrency = (uint8_t)(threads < UINT8_MAX ? threads : UINT8_MAX),
+      .binding_count = (uint8_t)kernel->binding_count,
+      .constants = (const uint32_t*)constants,
+      .binding_ptrs = (void* const*)pointers,
+      .binding_lengths = (const size_t*)(pointers + (size_t)kernel->binding_count * sizeof(void*)),
+  };
+  job_t job = {.kernel = kernel, .state = &state};
+  job.total = (uint64_t)call->grid_x * call->grid_y * call->grid_z;
+  if (job.total == 0) return 0;
+  const uint64_t start = now_ns();
+  run_job(kernel->pool, &job);
+  const int result = atomic_load(&job.result);
+  if (result == 0) learn_cost(kernel, (double)(now_ns() - start) * (job.joined + 1) / (double)job.total);
+  return result;
+}
+
+// Workers take no signals, so that the program's handlers run on its own threads; faults stay with the thread that made them.
+static void block_signals(sigset_t* before) {
+  sigset_t blocked;
+  sigfillset(&blocked);
+  const int faults[] = {SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGABRT, SIGTRAP};
+  for (size_t i = 0; i < sizeof(faults) / sizeof(faults[0]); ++i) sigdelset(&blocked, faults[i]);
+  pthread_sigmask(SIG_SETMASK, &blocked, before);
+}
+
+// Join the workers and free the pool. No dispatch may be running.
+EXPORT void remora_pool_destroy(remora_pool_t* pool) {
+  atomic_store(&pool->stopping, true);
+  atomic_fetch_add(&pool->posted, 1);
+  futex_wake(&pool->posted, INT_MAX);
+  for (uint32_t i = 0; i < pool->worker_count; ++i) pthread_join(pool->workers[i].thread, NULL);
+  pthread_mutex_destroy(&pool->lock);
+  free(pool);
+}
+
+// A pool for `threads` cores: the thread that dispatches and `threads` - 1 workers. NULL when memory or threads are used up.
+EXPORT remora_pool_t* remora_pool_create(uint32_t threads) {
+  const uint32_t workers = threads > 0 ? threads - 1 : 0;
+  remora_pool_t* pool = calloc(1, sizeof(remora_pool_t) + workers * sizeof(worker_t));
+  if (pool == NULL) return NULL;
+  pthread_mutex_init(&pool->lock, NULL);
+  pool->spins = sysconf(_SC_NPROCESSORS_ONLN) > 1;
+  sigset_t before;
+  block_signals(&before);
+  while (pool->worker_count < workers) {
+    worker_t* worker = &pool->workers[pool->worker_count];
+    worker->pool = pool;
+    worker->ordinal = pool->worker_count + 1;
+    if (pthread_create(&worker->thread, NULL, work, worker) != 0) break;
+    ++pool->worker_count;
+  }
+  pthread_sigmask(SIG_SETMASK, &before, NULL);
+  if (pool->worker_count < workers) {
+    remora_pool_destroy(pool);
+    return NULL;
+  }
+  return pool;
+}

@@ -1,0 +1,70 @@
+"""The device: its facts, its queues, and what it makes."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+from remora.base.snapshot import DeviceStatistics
+from remora.drivers.null.buffer import NullBuffer
+from remora.drivers.null.executable import NullExecutable
+from remora.drivers.null.queue import NullQueue
+from remora.errors import OutOfMemoryError
+from remora.hal.device import Device, DeviceInfo, Heap
+from remora.hal.executable import Executable, KernelInfo
+from remora.hal.target import Target
+
+__all__ = ["NullDevice"]
+
+#: A driver asks its device for these facts. They never change while the device is open, and they travel in the catalog.
+HEAP = Heap("host", size=1 << 30, max_allocation=1 << 28)
+INFO = DeviceInfo(name="null", driver="null", targets=(Target("null", "any"),), heaps=(HEAP,), queue_count=2)
+
+
+class NullDevice(Device):
+    """A device that runs nothing."""
+
+    def __init__(self, uri: str) -> None:
+        super().__init__(uri, INFO)
+        self._lock = threading.Lock()
+        self._buffers = 0
+        self._bytes = 0
+        self._bytes_peak = 0
+        self._queues = tuple(NullQueue(self, ordinal) for ordinal in range(INFO.queue_count))
+
+    @property
+    def queues(self) -> Sequence[NullQueue]:
+        """Two queues that run beside each other."""
+        return self._queues
+
+    def statistics(self) -> DeviceStatistics:
+        """What the device holds and has done."""
+        dispatches = sum(queue.dispatches for queue in self._queues)
+        with self._lock:
+            return DeviceStatistics(self._buffers, self._bytes, self._bytes_peak, dispatches)
+
+    def close(self) -> None:
+        """End the queues, then everything they used. Safe to repeat."""
+        self._closed = True
+        for queue in self._queues:
+            queue._close()
+
+    def _allocate(self, size: int) -> NullBuffer:
+        self._count(1, size)
+        return NullBuffer(self, size)
+
+    def _load(self, target: Target, artifact: Any, kernels: Sequence[KernelInfo]) -> Executable:
+        return NullExecutable(self, target, kernels)
+
+    def _count(self, buffers: int, size: int) -> None:
+        """Book a buffer in or, with negative numbers, out."""
+        with self._lock:
+            if self._bytes + size > HEAP.size:
+                raise OutOfMemoryError(
+                    f"asked for {size:,} bytes, {HEAP.size - self._bytes:,} of {HEAP.size:,} are free: close a buffer first",
+                    origin=self.uri,
+                )
+            self._buffers += buffers
+            self._bytes += size
+            self._bytes_peak = max(self._bytes_peak, self._bytes)
