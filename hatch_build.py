@@ -1,7 +1,7 @@
 """Compiles the cpu driver's worker pool (pool.c) into a shared library that the driver loads with ctypes.
 
-A C compiler is taken where one is found: $CC, cc, gcc, clang. Elsewhere the build asks for the `ziglang` wheel, which brings one. Only
-Linux gets a pool; on other platforms the package installs without it and the cpu driver says what is missing.
+A C compiler is taken where one is found: $CC, cc, gcc, clang. Elsewhere the build asks for the `ziglang` wheel, which brings one.
+Only Linux gets a pool; on other platforms the package installs without it and the cpu driver says what is missing.
 """
 
 from __future__ import annotations

@@ -11,7 +11,18 @@ from typing import Any, NamedTuple
 
 from remora.errors import BusyError, UnsupportedError
 
-__all__ = ["Attributes", "Environment", "HostPin", "KernelRecord", "Library", "Pool", "PoolLibrary", "copy_bytes", "load_pool", "set_bytes"]
+__all__ = [
+    "Attributes",
+    "Environment",
+    "HostPin",
+    "KernelRecord",
+    "Library",
+    "Pool",
+    "PoolLibrary",
+    "copy_bytes",
+    "load_pool",
+    "set_bytes",
+]
 
 POOL_PATH = Path(__file__).with_name("_pool.so")
 
@@ -159,7 +170,9 @@ class Pool:
         functions = load_pool()
         address = functions.create(threads)
         if address is None:
-            raise BusyError(f"the system has no room for {threads} threads: open cpu://?threads=1, or raise the process limit (ulimit -u)")
+            raise BusyError(
+                f"the system has no room for {threads} threads: open cpu://?threads=1, or raise the process limit (ulimit -u)"
+            )
         self.threads = threads
         self.address = address
         self.dispatch = functions.dispatch

@@ -83,11 +83,15 @@ def query(library: ctypes.CDLL, environment: int) -> Library:
         raise UsageError(f"the artifact does not export {QUERY}: build it for the IREE executable-library ABI") from None
     address = function(VERSION, environment)
     if not address:
-        raise UsageError(f"the artifact refused this host: it needs an ABI newer than version {VERSION} or other processor features")
+        raise UsageError(
+            f"the artifact refused this host: it needs an ABI newer than version {VERSION} or other processor features"
+        )
     table = Library.from_address(address)
     header = table.header.contents
     if header.version != VERSION:
-        raise UsageError(f"the artifact has ABI version {header.version:#x}, only {VERSION:#x} is understood: compile it with IREE 3")
+        raise UsageError(
+            f"the artifact has ABI version {header.version:#x}, only {VERSION:#x} is understood: compile it with IREE 3"
+        )
     if header.sanitizer:
         raise UnsupportedError("the artifact was built with a sanitizer, which needs a host built with it: build it without")
     for index in range(table.imports.count):
@@ -95,27 +99,24 @@ def query(library: ctypes.CDLL, environment: int) -> Library:
         if not symbol.endswith("?"):
             raise UnsupportedError(f"the artifact imports {symbol!r}; nothing is offered to kernels here: link it in statically")
     if table.constant_count:
-        raise UnsupportedError(f"the artifact needs {table.constant_count} specialization constants: build it with their values fixed")
+        raise UnsupportedError(
+            f"the artifact needs {table.constant_count} specialization constants: build it with their values fixed"
+        )
     return table
 
 
 class Program:
     """One loaded entry point: what `remora_dispatch` needs of it, and how a dispatch of it is packed."""
 
-    __slots__ = ("_code", "_record", "address", "name", "pack_into")
+    __slots__ = ("_code", "address", "name", "pack_into", "record")
 
     def __init__(self, code: Code, record: KernelRecord, name: str, constants: int, bindings: int) -> None:
         self._code = code
-        self._record = record
+        self.record = record
         self.address = addressof(record)
         self.name = name
         #: kernel, grid x y z, reserved, constants, binding pointers, binding lengths: remora_call_t of pool.c.
         self.pack_into = struct.Struct(f"=Q4I{-(-constants // 2) * 8}s{2 * bindings}Q").pack_into
-
-    @property
-    def ns_per_workgroup(self) -> float:
-        """Measured cost of one workgroup on one core; negative while unknown."""
-        return self._record.ns_per_workgroup
 
 
 class CpuKernel(Kernel):
@@ -169,7 +170,8 @@ def load_program(device: CpuDevice, code: Code, exports: dict[str, int], kernel:
     bindings = len(kernel.info.bindings)
     if constants > MAX_CONSTANTS or bindings > MAX_BINDINGS:
         raise UsageError(
-            f"{kernel.name} has {constants} words of constants and {bindings} bindings; the ABI carries {MAX_CONSTANTS} and {MAX_BINDINGS}"
+            f"{kernel.name} has {constants} words of constants and {bindings} bindings; "
+            f"the ABI carries {MAX_CONSTANTS} and {MAX_BINDINGS}: put the rest into a buffer"
         )
     table = code.table.exports
     attributes = table.attributes[ordinal] if table.attributes else Attributes()

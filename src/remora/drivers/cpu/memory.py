@@ -78,7 +78,7 @@ class Segment:
 
 
 class Block:
-    """The memory of one buffer: `size` bytes at `offset` of a segment. Goes back to its owner when the last reference is dropped."""
+    """The memory of one buffer: `size` bytes at `offset` of a segment. Goes back when the last reference is dropped."""
 
     __slots__ = ("_live", "_memory", "address", "offset", "reserved", "segment", "size", "view")
 
@@ -105,8 +105,8 @@ class Block:
 class Memory:
     """The allocator of one device. Any thread may call any method.
 
-    A block can be dropped anywhere, by the garbage collector too, even while this thread holds the lock. So a drop only notes what came
-    back, and sorts it in if the lock is free; whoever takes the lock next does the rest.
+    A block can be dropped anywhere, by the garbage collector too, even while this thread holds the lock. So a drop only notes what
+    came back, and sorts it in if the lock is free; whoever takes the lock next does the rest.
     """
 
     def __init__(self, total_bytes: int, origin: str) -> None:

@@ -65,10 +65,16 @@ class CpuQueue(HostQueue):
         workgroups = x * y * z
         if workgroups > MAX_WORKGROUPS:
             raise UsageError(f"{kernel.name}: {workgroups} workgroups are more than 2**62", code=Status.OUT_OF_RANGE)
-        blocks = [block_of(binding) for binding in bindings]
-        numbers = [block.address + binding.offset for block, binding in zip(blocks, bindings, strict=True)]
-        numbers += [binding.size for binding in bindings]
-        ns_each = program.ns_per_workgroup
+        blocks: list[Block] = []
+        numbers: list[int] = []
+        sizes: list[int] = []
+        for binding in bindings:
+            block = block_of(binding)
+            blocks.append(block)
+            numbers.append(block.address + binding.offset)
+            sizes.append(binding.size)
+        numbers += sizes
+        ns_each = program.record.ns_per_workgroup
         cost_ns = ns_each * workgroups if ns_each >= 0 else INLINE_NS
         return self._submit(self._run, (program, x, y, z, constants, numbers, blocks), cost_ns, wait, signal)
 
@@ -118,7 +124,9 @@ def block_of(buffer: Buffer | BufferView) -> Block:
 def kernel_error(name: str, code: int) -> DeviceError:
     """Why a dispatch failed."""
     if code == NO_LOCAL_MEMORY:
-        return OutOfMemoryError(f"{name}: no memory for its workgroups' local memory; close buffers, or open cpu with fewer threads")
+        return OutOfMemoryError(
+            f"{name}: no memory for its workgroups' local memory; close buffers, or open cpu with fewer threads"
+        )
     return DeviceError(f"kernel {name} failed: a workgroup returned {code}; what the code means is the kernel's to say")
 
 
