@@ -3,7 +3,7 @@
 A carrier is one ordered, reliable stream of bytes between two endpoints. It moves bytes and parses none, so a send may arrive in
 pieces and two sends may arrive as one. `remora.testing.cts.carrier` proves that a carrier keeps this contract.
 
-Threads: any thread may send; one thread receives at a time (a second one waits for the first). `fail`, `shutdown` and `close` may
+Threads: any thread may send; one thread receives at a time (a second one gets BusyError). `fail`, `shutdown` and `close` may
 come from anywhere. Nothing here needs an event loop, and no callback is ever made.
 
 Failure (H05): the first cause wins and is sticky; it wakes every blocked call on this carrier, and every later call raises it.
@@ -109,10 +109,10 @@ class Lease:
     The object is used again after its release: drop it, and do not release it a second time later.
     """
 
-    __slots__ = ("_home", "_room", "view")
+    __slots__ = ("_give_back", "_room", "view")
 
     def __init__(self, home: list[Lease], room: memoryview) -> None:
-        self._home = home
+        self._give_back = home.append
         self._room = room
         self.view = NOTHING
 
@@ -120,7 +120,7 @@ class Lease:
         """Give the memory back to the carrier."""
         if self.view is not NOTHING:
             self.view = NOTHING
-            self._home.append(self)
+            self._give_back(self)
 
     def __enter__(self) -> Self:
         return self
@@ -224,7 +224,7 @@ class Carrier(ABC):
         """Wait for bytes; None when none came within `timeout` seconds.
 
         The carrier owns the memory of the lease; bytes under a lease are never overwritten. Raises BusyError when every lease
-        is out (release one), and the carrier's failure.
+        is out (release one) or another thread is receiving, and the carrier's failure.
         """
 
     @abstractmethod

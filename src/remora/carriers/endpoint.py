@@ -2,9 +2,10 @@
 
 A subclass gives eight primitives (`_put` and the ones below it); they may raise OSError, which becomes the failure here.
 
-Three locks. `_turn` belongs to whoever is sending; a send that does not get it at once takes nothing, so no send waits behind a
-bulk transfer. `_receiving` belongs to the one receiver. `_lock` guards state, failure and the kept bytes, and is held for moments.
-A commit that finds the turn taken leaves its bytes and the mark `_late`; whoever gives the turn back then pushes them.
+Who may send is a token, `_turn`, and who may receive is another one, `_inbox`: a list with one element, which pop takes and append
+gives back. Both are atomic and cost a third of a Lock. A send that does not get the turn takes nothing, so no send waits behind a
+bulk transfer. Who wants something at the end of a running send (kept bytes to push, the turn itself, the descriptor to be closed)
+says so in `_late`; whoever gives the turn back looks there. `_lock` guards state, failure and kept bytes, and is held for moments.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import errno
 from abc import abstractmethod
 from collections import deque
 from itertools import islice
-from threading import Lock
+from threading import Condition, Lock
 from time import monotonic
 from typing import TYPE_CHECKING
 
@@ -21,7 +22,7 @@ from remora.carriers.carrier import Budget, Capability, Carrier, CarrierState, L
 from remora.errors import BrokenError, BusyError, ClosedError, DeadlineError, Error, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 __all__ = ["Endpoint", "broken"]
 
@@ -34,9 +35,8 @@ LEASES = 8
 #: Spans in one gathered send (IOV_MAX of Linux), and bytes in one blocking send: a deadline is looked at in between.
 SPANS = 1024
 PIECE_BYTES = 4 << 20
-#: Seconds that a blocking primitive waits before it returns, and that close waits for calls it has woken.
+#: Seconds that a blocking primitive waits before it returns.
 TICK = 0.1
-CLOSE_WAIT = 1.0
 
 CAUSES = {
     errno.ECONNREFUSED: "connection refused: is the server running?",
@@ -68,8 +68,12 @@ class Endpoint(Carrier):
         self._state = CarrierState.CREATED
         self._failure: Error | None = None
         self._lock = Lock()
-        self._turn = Lock()
-        self._receiving = Lock()
+        self._turn: list[None] = [None]
+        self._turn_free = Condition(Lock())
+        self._inbox: list[None] = [None]
+        # Bound once: looking a method up twice in each call is a tenth of what a call costs here.
+        self._take_turn, self._end_turn = self._turn.pop, self._turn.append
+        self._take_inbox, self._end_inbox = self._inbox.pop, self._inbox.append
         self._sendable = False
         self._receivable = False
         self._kept: deque[memoryview] = deque()
@@ -151,13 +155,22 @@ class Endpoint(Carrier):
             self._state = CarrierState.CLOSED
         self._push()
         self.fail(ClosedError("this carrier was closed", origin=self.local))
-        held = [lock for lock in (self._turn, self._receiving) if lock.acquire(timeout=CLOSE_WAIT)]
-        try:
-            with self._lock:
+        self._dispose_alone()
+
+    def _dispose_alone(self) -> None:
+        """Dispose when closed and nobody is inside a call; else whoever is inside comes here on the way out."""
+        with self._lock:
+            if self._state is CarrierState.CLOSED and self._take_both():
                 self._dispose()
-        finally:
-            for lock in held:
-                lock.release()
+
+    def _take_both(self) -> bool:
+        """Both tokens or none. Called under `_lock`."""
+        if not _taken(self._take_turn):
+            return False
+        if _taken(self._take_inbox):
+            return True
+        self._end_turn(None)
+        return False
 
     def statistics(self) -> Statistics:
         return Statistics(self._bytes_sent, self._bytes_received, self._sends, self._receives)
@@ -189,7 +202,9 @@ class Endpoint(Carrier):
     def send(self, *spans: Span) -> int:
         if not self._sendable:
             raise self._refusal("send")
-        if not self._turn.acquire(False):
+        try:
+            self._take_turn()
+        except IndexError:
             return 0
         try:
             if self._kept:
@@ -206,7 +221,7 @@ class Endpoint(Carrier):
             self._sends += 1
             return count
         finally:
-            self._turn.release()
+            self._end_turn(None)
             if self._late:
                 self._push()
 
@@ -217,8 +232,7 @@ class Endpoint(Carrier):
         pieces = _pieces(spans)
         if not pieces:
             raise UsageError("nothing to send: give at least one byte")
-        if not self._turn.acquire(timeout=-1 if timeout is None else max(timeout, 0)):
-            raise DeadlineError("another send did not finish in the time given", origin=self.peer)
+        self._wait_turn(deadline)
         try:
             self._drain_until(deadline)
             self._put_all(pieces, deadline)
@@ -227,7 +241,7 @@ class Endpoint(Carrier):
         except OSError as error:
             raise self._broke(error) from error
         finally:
-            self._turn.release()
+            self._end_turn(None)
             if self._late:
                 self._push()
 
@@ -258,13 +272,27 @@ class Endpoint(Carrier):
             self._bytes_sent += sent
         self._sends += 1
 
+    def _wait_turn(self, deadline: float | None) -> None:
+        """Take the turn, however long another thread sends. DeadlineError at the deadline; raises the failure."""
+        with self._turn_free:
+            while True:
+                self._late = True
+                if self._failure is not None:
+                    raise self._failure.copy()
+                if _taken(self._take_turn):
+                    return
+                if not self._turn_free.wait(None if deadline is None else max(deadline - monotonic(), 0)):
+                    raise DeadlineError("another send did not finish in the time given", origin=self.peer)
+
     def wait_writable(self, timeout: float | None = None) -> bool:
         if self._failure is not None or self._state is CarrierState.CREATED:
             raise self._refusal("wait_writable")
         deadline = None if timeout is None else monotonic() + timeout
-        if not self._turn.acquire(timeout=-1 if timeout is None else max(timeout, 0)):
+        try:
+            self._wait_turn(deadline)
+        except DeadlineError:
             return False
-        self._turn.release()
+        self._end_turn(None)
         if self._late:
             self._push()
         ready = self._wait_room(None if deadline is None else max(deadline - monotonic(), 0))
@@ -316,9 +344,9 @@ class Endpoint(Carrier):
         return Budget(room, RESERVE_SLOTS - self._pending_slots)
 
     def _push(self) -> None:
-        """Send what is kept as far as there is room, then the end if it is due. Errors become the failure."""
+        """Do what is due when no send is running: send what is kept as far as there is room, then the end, then let others in."""
         self._late = True
-        while self._late and self._turn.acquire(False):
+        while self._late and _taken(self._take_turn):
             self._late = False
             try:
                 self._drain()
@@ -330,7 +358,11 @@ class Endpoint(Carrier):
             except OSError as error:
                 self._broke(error)
             finally:
-                self._turn.release()
+                self._end_turn(None)
+                with self._turn_free:
+                    self._turn_free.notify_all()
+        if self._state is CarrierState.CLOSED:
+            self._dispose_alone()
 
     def _drain(self) -> None:
         """Send all that is kept; BlockingIOError when there is no room. The caller holds the turn."""
@@ -357,24 +389,31 @@ class Endpoint(Carrier):
     def receive(self, timeout: float | None = None) -> Lease | None:
         if not self._receivable:
             raise self._refusal("receive")
-        if not self._receiving.acquire(False) and not self._receiving.acquire(timeout=-1 if timeout is None else max(timeout, 0)):
-            return None
-        lease: Lease | None = None
         try:
-            lease = self._leases.pop() if self._leases else self._another_lease()
-            count = self._take(lease._room, timeout)
+            self._take_inbox()
+        except IndexError:
+            raise self._crowded() from None
+        try:
+            leases = self._leases
+            lease = leases.pop() if leases else self._another_lease()
+            try:
+                count = self._take(lease._room, timeout)
+            except BaseException:
+                leases.append(lease)
+                raise
             if count > 0:
                 self._bytes_received += count
                 self._receives += 1
                 lease.view = lease._room[:count]
                 return lease
+            leases.append(lease)
         except OSError as error:
             raise self._broke(error) from error
         finally:
-            self._receiving.release()
-            if lease is not None and not lease.view:
-                self._leases.append(lease)
-        self._nothing(count)
+            self._end_inbox(None)
+            if self._failure is not None:
+                self._dispose_alone()
+        self._check_end(count)
         return None
 
     def receive_into(self, view: Span, timeout: float | None = None) -> int:
@@ -382,8 +421,10 @@ class Endpoint(Carrier):
             raise self._refusal("receive_into")
         if not len(view):
             raise UsageError("receive_into needs room for at least one byte")
-        if not self._receiving.acquire(False) and not self._receiving.acquire(timeout=-1 if timeout is None else max(timeout, 0)):
-            return 0
+        try:
+            self._take_inbox()
+        except IndexError:
+            raise self._crowded() from None
         try:
             count = self._take(view, timeout)
             if count > 0:
@@ -393,12 +434,17 @@ class Endpoint(Carrier):
         except OSError as error:
             raise self._broke(error) from error
         finally:
-            self._receiving.release()
-        self._nothing(count)
+            self._end_inbox(None)
+            if self._failure is not None:
+                self._dispose_alone()
+        self._check_end(count)
         return 0
 
-    def _nothing(self, count: int) -> None:
-        """After a timeout, nothing; at the end of the stream raises the failure, which the end is if there is none yet."""
+    def _crowded(self) -> BusyError:
+        return BusyError("another thread is receiving; one receives at a time", origin=self.local)
+
+    def _check_end(self, count: int) -> None:
+        """Nothing after a timeout; at the end of the stream raises the failure, which the end is if there is none yet."""
         if count < 0 and self._failure is None:
             return
         raise self._settle_failure(BrokenError("the peer closed the connection", origin=self.peer))
@@ -408,6 +454,15 @@ class Endpoint(Carrier):
             raise BusyError(f"all {LEASES} leases are out; release one before the next receive", origin=self.local)
         self._lease_count += 1
         return Lease(self._leases, memoryview(bytearray(LEASE_BYTES)))
+
+
+def _taken(pop: Callable[[], None]) -> bool:
+    """Take a token; False when it is out."""
+    try:
+        pop()
+    except IndexError:
+        return False
+    return True
 
 
 def _pieces(spans: Sequence[Span]) -> deque[memoryview]:

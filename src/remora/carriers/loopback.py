@@ -12,7 +12,7 @@ from itertools import count
 from threading import Condition, Lock
 from typing import TYPE_CHECKING
 
-from remora.carriers.carrier import Capability, Carrier, Keepalive, Listener, Span
+from remora.carriers.carrier import Capability, Carrier, CarrierState, Keepalive, Listener, Span
 from remora.carriers.endpoint import TICK, Endpoint, broken
 from remora.errors import ClosedError, UnsupportedError, UsageError
 
@@ -126,7 +126,7 @@ class LoopbackCarrier(Endpoint):
         self._outgoing = outgoing
 
     def fileno(self) -> int:
-        return self._incoming.readable.fd
+        return -1 if self._state is CarrierState.CLOSED else self._incoming.readable.fd
 
     def _put(self, spans: Sequence[Span]) -> int:
         return self._outgoing.put(spans)

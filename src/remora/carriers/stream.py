@@ -17,7 +17,7 @@ from time import monotonic, perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
 from remora.carriers.carrier import Capability, Carrier, CarrierState, Listener, Span
-from remora.carriers.endpoint import CLOSE_WAIT, SPANS, TICK, Endpoint
+from remora.carriers.endpoint import SPANS, TICK, Endpoint
 from remora.errors import BusyError, ClosedError, UsageError
 
 if TYPE_CHECKING:
@@ -30,6 +30,8 @@ __all__ = ["StreamCarrier", "StreamListener", "spin_of"]
 NOW = socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL
 QUIET = socket.MSG_NOSIGNAL
 TICK_TIMEVAL = struct.pack("ll", 0, int(TICK * 1e6))
+#: Seconds that close waits for an accept that it has woken.
+CLOSE_WAIT = 1.0
 #: Seconds between tries when accept fails for want of descriptors or memory.
 ACCEPT_PAUSE = 0.05
 #: accept errors that stay until something is freed.
@@ -74,27 +76,22 @@ class StreamCarrier(Endpoint):
         self.spin_us = spin_us if (os.cpu_count() or 1) > 1 else 0
 
     def fileno(self) -> int:
-        return self._sock.fileno()
+        return -1 if self._state is CarrierState.CLOSED else self._sock.fileno()
 
     def detach(self) -> int:
-        if self._failure is not None:
-            raise self._failure.copy()
-        if self._pending_slots:
-            raise BusyError(
-                f"{self._pending_slots} reservations are open or kept; commit and flush() before detach()", origin=self.peer
-            )
-        held = [lock for lock in (self._turn, self._receiving) if lock.acquire(False)]
-        try:
-            if len(held) < 2:
+        with self._lock:
+            if self._failure is not None:
+                raise self._failure.copy()
+            if self._pending_slots:
+                raise BusyError(
+                    f"{self._pending_slots} reservations are open or kept; commit and flush() before detach()", origin=self.peer
+                )
+            if not self._take_both():
                 raise BusyError("another thread is sending or receiving; detach() needs the carrier alone", origin=self.peer)
-            with self._lock:
-                self._failure = ClosedError("this carrier was handed over by detach()", origin=self.local)
-                self._state = CarrierState.CLOSED
-                self._sendable = self._receivable = False
-                return self._sock.detach()
-        finally:
-            for lock in held:
-                lock.release()
+            self._failure = ClosedError("this carrier was handed over by detach()", origin=self.local)
+            self._state = CarrierState.CLOSED
+            self._sendable = self._receivable = False
+            return self._sock.detach()
 
     def _put(self, spans: Sequence[Span]) -> int:
         if len(spans) == 1:
@@ -105,20 +102,16 @@ class StreamCarrier(Endpoint):
         return self._sendmsg(spans, (), QUIET)
 
     def _take(self, room: Span, timeout: float | None) -> int:
-        if self.spin_us and (timeout is None or timeout > 0) and (count := self._spin(room)) >= 0:
+        if self.spin_us and timeout != 0 and (count := self._spin(room)) >= 0:
             return count
-        if timeout is None:
-            while True:
-                try:
-                    return self._recv_into(room)
-                except BlockingIOError:
-                    continue
-        left, deadline = timeout, monotonic() + timeout
-        while left > TICK:
+        left, deadline = timeout, None
+        while left is None or left > TICK:
             try:
                 return self._recv_into(room)
-            except BlockingIOError:
-                left = deadline - monotonic()
+            except BlockingIOError:  # a tick went by
+                if left is not None:
+                    deadline = monotonic() + left - TICK if deadline is None else deadline
+                    left = deadline - monotonic()
         return self._take_soon(room, left)
 
     def _take_soon(self, room: Span, timeout: float) -> int:

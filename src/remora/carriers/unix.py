@@ -53,8 +53,7 @@ class UnixCarrier(StreamCarrier):
                 f"send_fds takes 1 to {FDS_DATA_BYTES} bytes and 1 to {FDS} descriptors, got {len(data)} and {len(fds)}"
             )
         deadline = None if timeout is None else monotonic() + timeout
-        if not self._turn.acquire(timeout=-1 if timeout is None else max(timeout, 0)):
-            raise DeadlineError("another send did not finish in the time given", origin=self.peer)
+        self._wait_turn(deadline)
         try:
             self._drain_until(deadline)
             self._send_rights(data, fds, deadline)
@@ -65,7 +64,7 @@ class UnixCarrier(StreamCarrier):
         except OSError as error:
             raise self._broke(error) from error
         finally:
-            self._turn.release()
+            self._end_turn(None)
             if self._late:
                 self._push()
 
@@ -84,8 +83,9 @@ class UnixCarrier(StreamCarrier):
             raise self._refusal("receive_fds")
         if not 0 < count <= FDS:
             raise UsageError(f"receive_fds takes 1 to {FDS} descriptors, got {count}")
-        if not self._receiving.acquire(timeout=-1 if timeout is None else max(timeout, 0)):
-            return None
+        if not self._inbox:
+            raise self._crowded()
+        self._take_inbox()
         try:
             if not wait_ready(timeout, (self._sock.fileno(), select.POLLIN)):
                 return None
@@ -97,10 +97,12 @@ class UnixCarrier(StreamCarrier):
         except OSError as error:
             raise self._broke(error) from error
         finally:
-            self._receiving.release()
+            self._end_inbox(None)
+            if self._failure is not None:
+                self._dispose_alone()
         fds = _descriptors(rights)
         if not data:
-            self._nothing(0)
+            self._check_end(0)
         if flags & socket.MSG_CTRUNC:
             for fd in fds:
                 os.close(fd)
