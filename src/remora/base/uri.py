@@ -1,23 +1,25 @@
 """Addresses: `scheme://place?key=value`.
 
-    cpu                       a local device                      cpu://
-    tcp://127.0.0.1:5000      a carrier address; IPv6 in brackets: tcp://[::1]:5000
-    unix:///run/remora.sock   a socket in the file system
-    loopback://name           inside this process
-    remote-tcp://host:5000    a device behind a carrier: `remote-` + a carrier address, ?device=1 picks one
+cpu                       a local device                      cpu://
+tcp://127.0.0.1:5000      a carrier address; IPv6 in brackets: tcp://[::1]:5000
+unix:///run/remora.sock   a socket in the file system
+loopback://name           inside this process
+remote-tcp://host:5000    a device behind a carrier: `remote-` + a carrier address, ?device=1 picks one
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from urllib.parse import parse_qsl, unquote
+from urllib.parse import parse_qsl, quote, unquote, urlencode
 
 from remora.errors import UsageError
 
 __all__ = ["Uri", "parse_uri", "split_host_port"]
 
 DEFAULT_PORT = 5000
+#: Characters that need no percent-encoding in a place or a query value.
+_PLAIN = "/:[]@!$'()*,;"
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +31,8 @@ class Uri:
     query: Mapping[str, str] = field(default_factory=dict)
 
     def __str__(self) -> str:
-        tail = "?" + "&".join(f"{key}={value}" for key, value in self.query.items()) if self.query else ""
-        return f"{self.scheme}://{self.place}{tail}"
+        tail = "?" + urlencode(self.query, safe=_PLAIN, quote_via=quote) if self.query else ""
+        return f"{self.scheme}://{quote(self.place, safe=_PLAIN)}{tail}"
 
     @property
     def carrier(self) -> Uri:
@@ -65,6 +67,6 @@ def split_host_port(place: str) -> tuple[str, int]:
             raise UsageError(f"{place!r}: put an IPv6 address in brackets, [{place}]:{DEFAULT_PORT}")
     if not port:
         return host, DEFAULT_PORT
-    if not port.isascii() or not port.isdigit() or int(port) > 0xFFFF:
+    if not port.isascii() or not port.isdigit() or len(port) > 5 or int(port) > 0xFFFF:
         raise UsageError(f"{place!r}: {port!r} is no port (0 to 65535)")
     return host, int(port)

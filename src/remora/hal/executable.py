@@ -6,7 +6,6 @@ client, and again in the process that owns the device.
 
 from __future__ import annotations
 
-import math
 import struct
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -97,12 +96,17 @@ class Kernel:
         return f"<Kernel {self.name}: {len(self.info.bindings)} bindings, {len(self.info.constants)} constants>"
 
     def grid_for(self, *elements: int) -> Grid:
-        """The workgroup counts that cover this many elements (one number per dimension, up to three)."""
+        """The workgroup counts that cover this many elements (one number per dimension, up to three).
+
+        Raises UsageError for more than three numbers or a negative one.
+        """
+        if len(elements) > len(MAX_GRID) or any(count < 0 for count in elements):
+            raise UsageError(f"{self.name}: give up to three counts of elements, none negative, not {elements}")
         rule = self.info.grid
         if rule.fixed is not None:
             return rule.fixed
         sizes = (*elements, 1, 1, 1)[:3]
-        x, y, z = (math.ceil(size / each) for size, each in zip(sizes, rule.elements, strict=True))
+        x, y, z = (-(-size // each) for size, each in zip(sizes, rule.elements, strict=True))
         return x, y, z
 
     def pack(self, constants: Constants) -> bytes:
@@ -113,9 +117,9 @@ class Kernel:
             return constants
         try:
             return self._pack.pack(*constants)
-        except struct.error as error:
+        except (struct.error, OverflowError, TypeError) as error:
             wanted = ", ".join(f"{rule.name}: {rule.type}" for rule in self.info.constants) or "none"
-            raise UsageError(f"{self.name} takes the constants ({wanted}), got {tuple(constants)}: {error}") from None
+            raise UsageError(f"{self.name} takes the constants ({wanted}), got {constants!r}: {error}") from None
 
     def check(self, grid: Grid, bindings: Sequence[Buffer | BufferView], constants: bytes) -> None:
         """Check a dispatch against the contract. Raises UsageError that names the binding and says what it needs."""
@@ -142,7 +146,11 @@ class Kernel:
         fixed = self.info.grid.fixed
         if fixed is not None and grid != fixed:
             raise UsageError(f"{self.name} was compiled for the grid {fixed}, got {grid}")
-        x, y, z = grid
+        try:
+            x, y, z = grid
+            x | y | z  # TypeError unless they are integers
+        except (TypeError, ValueError):
+            raise UsageError(f"{self.name}: a grid is three whole numbers (x, y, z), not {grid!r}") from None
         if not (0 <= x <= MAX_GRID[0] and 0 <= y <= MAX_GRID[1] and 0 <= z <= MAX_GRID[2]):
             raise UsageError(f"{self.name}: the grid {grid} is outside 0 to {MAX_GRID}", code=Status.OUT_OF_RANGE)
 

@@ -72,6 +72,8 @@ class HostQueue(Queue):
         with self._lock:
             if timeline._failure is not None:
                 raise timeline._failure.copy()
+            if self._closing:
+                raise self._closed_error()
             self._submitted = value = self._submitted + 1
             operation = _Operation(work, args, wait, signal, value)
             if self._runner is not _Runner.IDLE or cost_ns >= INLINE_NS or not _reached(wait):
@@ -80,15 +82,21 @@ class HostQueue(Queue):
                     self._hand_over()
                 return Timepoint(timeline, value)
             self._runner = _Runner.INLINE
-        self._execute(operation)
+        try:
+            self._execute(operation)
+        finally:
+            self._leave()
+        return Timepoint(timeline, value)
+
+    def _leave(self) -> None:
+        """The submitting thread has run its operation: what came meanwhile goes to the worker."""
         with self._lock:
-            if self._pending:
+            if self._pending and not self._closing:
                 self._hand_over()
             else:
                 self._runner = _Runner.IDLE
             if self._closing:
                 self._stir.set()
-        return Timepoint(timeline, value)
 
     def _hand_over(self) -> None:
         """Give what is pending to the worker. The lock is held."""
@@ -102,6 +110,7 @@ class HostQueue(Queue):
         while (operation := self._next()) is not None:
             if self._wait_for(operation):
                 self._execute(operation)
+            operation = None  # it holds memory, which must go back while this thread sleeps
 
     def _next(self) -> _Operation | None:
         """The next operation for the worker, or None when the queue closes. Sleeps while there is none."""
@@ -127,6 +136,8 @@ class HostQueue(Queue):
                     self._fail(semaphore._failure, operation)
                     return False
                 if self._closing:
+                    with self._lock:
+                        self._pending.appendleft(operation)  # the closing thread fails what is pending
                     return False
                 self._stir.wait()
                 self._stir.clear()
@@ -137,10 +148,12 @@ class HostQueue(Queue):
             operation.work(*operation.args)
         except Error as error:
             self._fail(error, operation)
-        except Exception as error:
+        except BaseException as error:
             failure = DeviceError(f"{type(error).__name__}: {error}")
             failure.__cause__ = error
             self._fail(failure, operation)
+            if not isinstance(error, Exception):  # an interrupt of the submitting thread goes on its way
+                raise
         else:
             if operation.signal:
                 signal_all(operation.signal)
@@ -172,9 +185,12 @@ class HostQueue(Queue):
         while self._runner is _Runner.INLINE:
             self._stir.wait()
             self._stir.clear()
-        error = ClosedError(f"the device {self.device.uri} was closed before this operation ran")
+        error = self._closed_error()
         self.timeline.fail(error)
         self._fail_pending(error)
+
+    def _closed_error(self) -> ClosedError:
+        return ClosedError(f"the device {self.device.uri} was closed before this operation ran; open it again")
 
 
 def _reached(points: tuple[Timepoint, ...]) -> bool:

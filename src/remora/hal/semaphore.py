@@ -34,11 +34,17 @@ class Waiter:
             self.lock.acquire()
 
     def fire(self) -> None:
-        """Wake the thread or run the callback. Called once, by whoever took the waiter off the list."""
+        """Wake the thread or run the callback. Called once, by whoever took the waiter off the list.
+
+        What a callback raises goes to threading.excepthook: the one who signals has no part in it, and others still wait.
+        """
         if self.callback is None:
             self.lock.release()
-        else:
+            return
+        try:
             self.callback()
+        except Exception as error:
+            threading.excepthook(threading.ExceptHookArgs((type(error), error, error.__traceback__, threading.current_thread())))
 
 
 class Semaphore:
@@ -66,6 +72,7 @@ class Semaphore:
     @property
     def value(self) -> int:
         """The value reached so far; it stays readable after a failure."""
+        self._poll()
         return self._value
 
     @property
@@ -75,6 +82,7 @@ class Semaphore:
 
     def query(self) -> int:
         """The value reached so far. Raises the failure when the semaphore has failed."""
+        self._poll()
         if self._failure is not None:
             raise self._failure.copy()
         return self._value
@@ -117,12 +125,13 @@ class Semaphore:
     def on(self, value: int, callback: Callable[[], None]) -> None:
         """Call `callback()` once, when `value` is reached or can no longer be: at once, or later from the thread that moves it.
 
-        The callback must not block; it finds out which by looking at `value` and `failure`.
+        The callback must not block; it finds out which by looking at `value` and `failure`. What it raises goes to
+        threading.excepthook.
         """
         waiter = Waiter(value, callback)
         self._waiters.append(waiter)
         if self._settled(value) and self._take(waiter):
-            callback()
+            waiter.fire()
 
     def _settled(self, value: int) -> bool:
         return self._value >= value or self._failure is not None
@@ -149,6 +158,9 @@ class Semaphore:
         if deadline is None:
             return waiter.lock.acquire()
         return waiter.lock.acquire(timeout=max(0.0, min(deadline - time.monotonic(), threading.TIMEOUT_MAX)))
+
+    def _poll(self) -> None:
+        """Look for news without waiting. A remote semaphore takes in what its link has received."""
 
     def _take(self, waiter: Waiter) -> bool:
         """Take a waiter off the list; True for the one caller that did."""
@@ -197,6 +209,8 @@ class Timepoint:
     def done(self) -> bool:
         """Whether the value is reached. Raises the failure when it never will be."""
         semaphore = self.semaphore
+        if semaphore._value < self.value:
+            semaphore._poll()
         return semaphore._value >= self.value or (semaphore._check(self.value) and semaphore._value >= self.value)
 
     def wait(self, timeout: float | None = None) -> None:
