@@ -13,6 +13,7 @@ Each begins with the frame header, whose last field is the protocol version, and
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Final, TypeAlias
 
 from remora.base.frontier import MAX_FRONTIER
@@ -66,8 +67,10 @@ class Accept:
     session_id: int
     token: bytes
     capabilities: int
+    """What both sides have: a subset of HELLO's, with all that HELLO requires."""
     machine: int
     axes: tuple[tuple[int, int], ...]
+    """(axis, epoch) of the session's timelines; a new session's are at epoch 0."""
     command_window: int
     """Commands that may be submitted and not yet be answered by ADVANCE."""
     devices: tuple[DeviceEntry, ...]
@@ -123,11 +126,11 @@ def encode_bootstrap(message: Bootstrap) -> bytes:
 
 def decode_bootstrap(frame: memoryview) -> Bootstrap:
     """The message in one whole frame. Raises PeerError for anything else, and names both versions when they differ."""
-    if len(frame) < 16 or frame[8:16] != MAGIC:
+    if len(frame) < 16 or bytes(frame[8:16]) != MAGIC:
         raise PeerError(f"the peer does not speak remora: it began with {bytes(frame[:16])!r}")
     size, kind, flags, version = HEADER.unpack_from(frame)
     if version != VERSION:
-        raise PeerError(f"the peer speaks version {version} of the protocol and this side version {VERSION}; install the same remora")
+        raise PeerError(f"the peer speaks protocol version {version}, this side version {VERSION}: install the same remora on both")
     if size != len(frame) or flags:
         raise PeerError("a bootstrap frame with a wrong size or unknown flags")
     reader = Reader(frame[16:], "a bootstrap frame")
@@ -139,14 +142,21 @@ def decode_bootstrap(frame: memoryview) -> Bootstrap:
         case 0x03:
             return Reject(read_status(reader))
         case 0x04:
-            session_id, token, lane = reader.u64(), bytes(reader.raw(TOKEN_SIZE)), reader.u64()
+            session_id, token, lane = _read_session(reader), bytes(reader.raw(TOKEN_SIZE)), reader.u64()
             reader.end()
             return Join(session_id, token, _check_lane(lane))
         case 0x05:
-            session_id, lane = reader.u64(), reader.u64()
+            session_id, lane = _read_session(reader), reader.u64()
             reader.end()
             return Joined(session_id, _check_lane(lane))
     raise PeerError(f"an unknown bootstrap frame {kind:#x}")
+
+
+def _read_session(reader: Reader) -> int:
+    session_id = reader.u64()
+    if session_id == 0:
+        raise PeerError("the session id 0 is not one")
+    return session_id
 
 
 def _check_lane(lane: int) -> int:
@@ -166,14 +176,14 @@ def _read_hello(reader: Reader) -> Hello:
 
 
 def _read_accept(reader: Reader) -> Accept:
-    session_id, token = reader.u64(), bytes(reader.raw(TOKEN_SIZE))
-    if session_id == 0:
-        raise PeerError("the session id 0 is not one")
+    session_id, token = _read_session(reader), bytes(reader.raw(TOKEN_SIZE))
     capabilities, machine = _read_capabilities(reader), reader.u8()
     reader.zeros(3)
     axes, window = _read_axes(reader), reader.u32()
     if window == 0:
         raise PeerError("a command window of 0 admits nothing")
+    if any(epoch for _, epoch in axes):
+        raise PeerError("an axis of a new session starts at epoch 0")
     return Accept(session_id, token, capabilities, machine, axes, window, read_catalog(reader))
 
 
@@ -197,6 +207,6 @@ def _read_axes(reader: Reader) -> tuple[tuple[int, int], ...]:
         raise PeerError(f"{count} axes, the limit is {MAX_FRONTIER}")
     reader.enough(count, 16)
     axes = tuple((reader.u64(), reader.u64()) for _ in range(count))
-    if any(left[0] >= right[0] for left, right in zip(axes, axes[1:], strict=False)):
+    if any(left[0] >= right[0] for left, right in pairwise(axes)):
         raise PeerError("axes must be strictly ascending")
     return axes

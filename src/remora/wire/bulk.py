@@ -1,12 +1,12 @@
 """Frames of the bulk lane: payload that moves beside commands, under credit.
 
-    size u32 | kind u8 | 0 u8 | 0 u16 | transfer id u64 | value u64 | rest
+size u32 | kind u8 | 0 u8 | 0 u16 | transfer id u64 | value u64 | rest
 
-    START    0x40   value = total bytes
-    DATA     0x41   value = offset       rest = the bytes, not padded: on this lane sizes need not be multiples of 8
-    COMPLETE 0x42   value = total bytes  the sender has sent everything
-    ABORT    0x43   value = 0            rest = status
-    CREDIT   0x44   value = bytes of the transfer that may have been sent in all: cumulative, so repeats are harmless
+START    0x40   value = total bytes
+DATA     0x41   value = offset       rest = the bytes, not padded: on this lane sizes need not be multiples of 8
+COMPLETE 0x42   value = total bytes  the sender has sent everything
+ABORT    0x43   value = 0            rest = status
+CREDIT   0x44   value = bytes of the transfer that may have been sent in all: cumulative, so repeats are harmless
 """
 
 from __future__ import annotations
@@ -57,6 +57,8 @@ def encode_bulk(kind: int, transfer_id: int, value: int, rest: int = 0) -> bytes
 
 def decode_bulk(header: memoryview | bytes | bytearray) -> BulkHeader:
     """Check and split a header of 24 bytes. Raises PeerError before anything is read or allocated for its rest."""
+    if len(header) < BULK_HEADER.size:
+        raise PeerError("a bulk frame shorter than its header")
     size, kind, flags, aux, transfer_id, value = BULK_HEADER.unpack_from(header)
     rest = size - BULK_HEADER.size
     if flags or aux or transfer_id == 0 or not 0 <= rest <= MAX_BULK_FRAME - BULK_HEADER.size:

@@ -1,13 +1,14 @@
 """Bodies of queue commands, by op. Ranges are (buffer id u64, offset u64, length u64).
 
-    BARRIER  1   nothing
-    FILL     2   range | pattern u32 | pattern bytes u8 | 0 x 3
-    UPDATE   3   range | data, padded
-    COPY     4   range of the source | target id u64 | target offset u64
-    READ     5   range                      the data comes back in RESULT
-    UPLOAD   6   range | transfer id u64    the data comes over bulk
-    DOWNLOAD 7   range | transfer id u64    the data goes over bulk
-    DISPATCH 8   executable u64 | kernel u32 | grid x y z u32 | constants u16 | bindings u16 | 0 u32 | bindings x range | constants, padded
+BARRIER  1   nothing
+FILL     2   range | pattern u32 | pattern bytes u8 | 0 x 3
+UPDATE   3   range | data, padded
+COPY     4   range of the source | target id u64 | target offset u64
+READ     5   range                      the data comes back in RESULT, at most MAX_INLINE bytes
+UPLOAD   6   range | transfer id u64    the data comes over bulk
+DOWNLOAD 7   range | transfer id u64    the data goes over bulk
+DISPATCH 8   executable u64 | kernel u32 | grid x y z u32 | bytes of constants u16 | bindings u16 | 0 u32
+             | bindings x range | constants, padded
 """
 
 from __future__ import annotations
@@ -151,14 +152,17 @@ def encode_dispatch(executable: int, kernel: int, grid: tuple[int, int, int], bi
     return head + constants + _ZEROS[: -size % 8] if size else head
 
 
-def _decode_barrier(view: memoryview, pos: int, end: int) -> None:
+def _decode_barrier(_view: memoryview, pos: int, end: int) -> None:
     if pos != end:
         raise PeerError("a BARRIER with a body")
 
 
 def _decode_range(view: memoryview, pos: int, end: int) -> Range:
     _expect(end - pos, _RANGE.size, "READ")
-    return Range(*_RANGE.unpack_from(view, pos))
+    span = Range(*_RANGE.unpack_from(view, pos))
+    if span.length > MAX_INLINE:
+        raise PeerError(f"a READ of {span.length} bytes; above {MAX_INLINE} it is a DOWNLOAD")
+    return span
 
 
 def _decode_fill(view: memoryview, pos: int, end: int) -> Fill:

@@ -1,10 +1,10 @@
 """Messages of the control lane: liveness, the end, and typed requests with their responses.
 
-    PING / PONG   nonce u64
-    GOAWAY        status: the sender ends the session in good order
-    FAILURE       status: the session is dead, and why (also sent by the server for a session process that died)
-    REQUEST       id u32 | method u16 | reserved u16 | body of the method
-    RESPONSE      id u32 | method u16 | ok u8 | reserved u8 | body of the method, or a status
+PING / PONG   nonce u64
+GOAWAY        status: the sender ends the session in good order
+FAILURE       status: the session is dead, and why (also sent by the server for a session process that died)
+REQUEST       id u32 | method u16 | reserved u16 | body of the method
+RESPONSE      id u32 | method u16 | ok u8 | reserved u8 | body of the method, or a status
 """
 
 from __future__ import annotations
@@ -12,12 +12,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
-from remora.errors import Error, PeerError
-from remora.wire.layout import HEADER, Reader, Writer
+from remora.base.ids import ResourceType
+from remora.errors import Error, PeerError, UsageError
+from remora.wire.layout import HEADER, Reader, Writer, is_id
 from remora.wire.status import read_status, write_status
 
 __all__ = [
+    "MAX_ARTIFACT",
     "MAX_INLINE_ARTIFACT",
+    "MAX_MANIFEST",
+    "MAX_REQUESTS",
     "Control",
     "ExecutableLoad",
     "Failure",
@@ -39,6 +43,8 @@ MAX_MANIFEST: Final = 256 << 10
 #: An artifact up to this size travels inside the request; a larger one over bulk.
 MAX_INLINE_ARTIFACT: Final = 32 << 10
 MAX_ARTIFACT: Final = 1 << 30
+#: Requests of one session that may wait for their responses.
+MAX_REQUESTS: Final = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +77,10 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class ExecutableLoad:
-    """Load an artifact on a device under a provisional id. The bytes are `artifact`, or follow on bulk under `transfer_id`."""
+    """Load an artifact of `size` bytes on a device under a provisional id.
+
+    The bytes are `artifact`, or follow on bulk under `transfer_id`; one of the two is empty.
+    """
 
     resource: int
     device: int
@@ -109,7 +118,7 @@ Control: TypeAlias = Ping | Pong | Goaway | Failure | Request | Response
 
 
 def encode_control(message: Control) -> bytes:
-    """The frame of a control message."""
+    """The frame of a control message. Raises UsageError for a manifest or artifact that no peer would take."""
     writer = Writer()
     match message:
         case Ping():
@@ -133,6 +142,8 @@ def encode_control(message: Control) -> bytes:
 
 def decode_control(frame: memoryview) -> Control:
     """The message in one whole frame. Raises PeerError for anything else."""
+    if len(frame) < HEADER.size:
+        raise PeerError("a control frame shorter than its header")
     size, kind, flags, aux = HEADER.unpack_from(frame)
     if size != len(frame) or flags or aux:
         raise PeerError("a control frame with a wrong size or unknown flags")
@@ -179,10 +190,24 @@ def _read_response(reader: Reader) -> Response:
         return Response(request_id, read_status(reader))
     resource = reader.u64()
     reader.end()
+    if not is_id(resource, ResourceType.EXECUTABLE, provisional=False):
+        raise PeerError(f"a response names {resource:#x}, which is no id of an executable")
     return Response(request_id, Loaded(resource))
 
 
 def _write_load(writer: Writer, body: ExecutableLoad) -> Writer:
+    if len(body.manifest) > MAX_MANIFEST:
+        raise UsageError(
+            f"a manifest of {len(body.manifest)} bytes, the limit is {MAX_MANIFEST}: describe fewer kernels in a bundle"
+        )
+    if not 1 <= body.size <= MAX_ARTIFACT:
+        raise UsageError(f"an artifact of {body.size} bytes; 1 to {MAX_ARTIFACT} are possible")
+    if body.transfer_id == 0 and body.size > MAX_INLINE_ARTIFACT:
+        raise UsageError(f"an artifact of {body.size} bytes inside a request; above {MAX_INLINE_ARTIFACT} it goes over bulk")
+    if len(body.artifact) != (0 if body.transfer_id else body.size):
+        raise UsageError(
+            f"an artifact of {body.size} bytes with {len(body.artifact)} bytes here and the transfer {body.transfer_id}"
+        )
     writer.u64(body.resource).u64(body.transfer_id).u64(body.size).u32(len(body.manifest)).u16(body.device).u16(0)
     return writer.text(body.target[0], MAX_TARGET).text(body.target[1], MAX_TARGET).raw(body.manifest).raw(body.artifact)
 
@@ -190,6 +215,8 @@ def _write_load(writer: Writer, body: ExecutableLoad) -> Writer:
 def _read_load(reader: Reader) -> ExecutableLoad:
     resource, transfer_id, size, manifest_size, device = reader.u64(), reader.u64(), reader.u64(), reader.u32(), reader.u16()
     reader.zeros(2)
+    if not is_id(resource, ResourceType.EXECUTABLE, provisional=True):
+        raise PeerError(f"a request to load under {resource:#x}, which is no provisional id of an executable")
     if not 1 <= size <= MAX_ARTIFACT or manifest_size > MAX_MANIFEST:
         raise PeerError(f"an artifact of {size} bytes with a manifest of {manifest_size}: outside the limits")
     if not transfer_id and size > MAX_INLINE_ARTIFACT:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import struct
 from typing import Final
 
+from remora.base.ids import MAX_COUNTER, ResourceType
 from remora.errors import PeerError
 
 __all__ = [
@@ -21,6 +22,7 @@ __all__ = [
     "VERSION",
     "Reader",
     "Writer",
+    "is_id",
     "pad8",
 ]
 
@@ -44,6 +46,11 @@ _ZEROS = bytes(8)
 def pad8(size: int) -> int:
     """`size` rounded up to a multiple of 8."""
     return size + 7 & ~7
+
+
+def is_id(resource: int, kind: ResourceType, *, provisional: bool) -> bool:
+    """Whether a u64 is an id of this type, made by a client (`provisional`) or by a server's table (base.ids)."""
+    return resource >> 48 == (kind << 8 | provisional << 7) and (not provisional or resource & MAX_COUNTER != 0)
 
 
 class Reader:

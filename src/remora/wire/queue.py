@@ -3,24 +3,27 @@
     COMMAND    size u32 | 0x30 | op u8 | waits u8 | 0 | axis u64 | epoch u64 | waits x (axis u64, epoch u64) | body of the op
     ALLOCATE   size u32 | 0x31 | 0 u8  | device u16   | provisional id u64 | size in bytes u64
     RELEASE    size u32 | 0x32 | 0 u8  | count u16    | submissions u64 | count x id u64
-    ADVANCE    size u32 | 0x38 | failed u8 | names u16 | axis u64 | epoch u64 | names x (provisional u64, canonical u64) | status if failed
-    RESULT     size u32 | 0x39 | 0 u8  | 0 u16        | axis u64 | epoch u64 | data of a READ, padded
+    ADVANCE    size u32 | 0x38 | failed u8 | names u16 | axis u64 | epoch u64 | names x (provisional u64, id u64) | status if failed
+    RESULT     size u32 | 0x39 | pad u8 | 0 u16       | axis u64 | epoch u64 | data of a READ, and `pad` bytes (0 to 7) of zero
     UNNAMED    size u32 | 0x3a | 0 u8  | 0 u16        | provisional id u64 | status
 
 A COMMAND signals exactly one entry, (axis, epoch), and epochs on an axis are consecutive from 1. ADVANCE says that everything
 on the axis up to and including `epoch` is done; a failed one says that `epoch` failed and that the axis has ended. An older
-ADVANCE is no error. RELEASE names the number of COMMANDs sent before it: the server frees nothing while one of them is not
-yet submitted to the device (reference/remote-hal.md section 3.3).
+ADVANCE is no error, and one at epoch 0 only brings names. Each ALLOCATE is answered once: by a name in an ADVANCE or by UNNAMED.
+RELEASE names the number of COMMANDs sent before it: the server frees nothing while one of them is not yet submitted to the device.
 """
 
 from __future__ import annotations
 
 import struct
+from itertools import pairwise
 from typing import Final
 
 from remora.base.frontier import MAX_FRONTIER, Frontier
+from remora.base.ids import ResourceType
 from remora.errors import Error, PeerError
-from remora.wire.layout import Reader, Writer
+from remora.wire.commands import MAX_INLINE
+from remora.wire.layout import Reader, Writer, is_id
 from remora.wire.status import read_status, write_status
 
 __all__ = [
@@ -29,6 +32,7 @@ __all__ = [
     "ALLOCATE",
     "COMMAND",
     "HEAD",
+    "MAX_NAMES",
     "MAX_RELEASE",
     "RELEASE",
     "RESULT",
@@ -89,7 +93,7 @@ def decode_command(view: memoryview, pos: int, size: int) -> tuple[int, int, int
         raise PeerError(f"a COMMAND with {count} waits in {size} bytes; {MAX_FRONTIER} are possible")
     flat = _PAIRS[count].unpack_from(view, pos + 24)
     waits = tuple(zip(flat[::2], flat[1::2], strict=True))
-    if any(left[0] >= right[0] for left, right in zip(waits, waits[1:], strict=False)) or not all(flat[1::2]):
+    if any(left[0] >= right[0] for left, right in pairwise(waits)) or not all(flat[1::2]):
         raise PeerError("waits must be strictly ascending by axis, with epochs from 1")
     return op, axis, epoch, waits, pos + 24 + 16 * count
 
@@ -104,6 +108,8 @@ def decode_allocate(view: memoryview, pos: int, size: int) -> tuple[int, int, in
     _, _, zero, device, resource, count = _exact(view, pos, size, 24, "ALLOCATE")
     if zero:
         raise PeerError("an ALLOCATE with unknown flags")
+    if not is_id(resource, ResourceType.BUFFER, provisional=True):
+        raise PeerError(f"an ALLOCATE under {resource:#x}, which is no provisional id of a buffer")
     return device, resource, count
 
 
@@ -139,13 +145,13 @@ def decode_advance(view: memoryview, pos: int, size: int) -> tuple[int, int, tup
     if size < 24:
         raise PeerError("an ADVANCE shorter than its header")
     _, _, failed, count, axis, epoch = _PAIR_HEAD.unpack_from(view, pos)
-    if size == 24 and not failed and not count:
+    if size == 24 and epoch and not failed and not count:
         return axis, epoch, (), None
-    if failed > 1 or count > MAX_NAMES:
-        raise PeerError(f"an ADVANCE with flags {failed:#x} and {count} names")
+    if failed > 1 or count > MAX_NAMES or (epoch == 0 and (failed or not count)):
+        raise PeerError(f"an ADVANCE to epoch {epoch} with flags {failed:#x} and {count} names")
     reader = Reader(view[pos + 24 : pos + size], "an ADVANCE")
     reader.enough(count, 16)
-    names = tuple((reader.u64(), reader.u64()) for _ in range(count))
+    names = tuple(_read_name(reader) for _ in range(count))
     if failed:
         return axis, epoch, names, read_status(reader)
     reader.end()
@@ -155,17 +161,18 @@ def decode_advance(view: memoryview, pos: int, size: int) -> tuple[int, int, tup
 def encode_result(axis: int, epoch: int, data: memoryview | bytearray) -> bytes:
     """A RESULT: what the READ at (axis, epoch) read."""
     pad = -len(data) % 8
-    return b"".join((_PAIR_HEAD.pack(24 + len(data) + pad, RESULT, 0, 0, axis, epoch), data, _ZEROS[:pad]))
+    return b"".join((_PAIR_HEAD.pack(24 + len(data) + pad, RESULT, pad, 0, axis, epoch), data, _ZEROS[:pad]))
 
 
 def decode_result(view: memoryview, pos: int, size: int) -> tuple[int, int, memoryview]:
-    """(axis, epoch, data with its padding)."""
+    """(axis, epoch, data)."""
     if size < 24:
         raise PeerError("a RESULT shorter than its header")
-    _, _, zero, aux, axis, epoch = _PAIR_HEAD.unpack_from(view, pos)
-    if zero or aux:
-        raise PeerError("a RESULT with unknown flags")
-    return axis, epoch, view[pos + 24 : pos + size]
+    _, _, pad, aux, axis, epoch = _PAIR_HEAD.unpack_from(view, pos)
+    end = pos + size - pad
+    if aux or epoch == 0 or pad > 7 or not 0 <= end - pos - 24 <= MAX_INLINE or any(view[end : pos + size]):
+        raise PeerError(f"a RESULT of {size} bytes for epoch {epoch} with {pad} bytes of padding and flags {aux:#x}")
+    return axis, epoch, view[pos + 24 : end]
 
 
 def encode_unnamed(resource: int, error: Error) -> bytes:
@@ -175,11 +182,24 @@ def encode_unnamed(resource: int, error: Error) -> bytes:
 
 def decode_unnamed(view: memoryview, pos: int, size: int) -> tuple[int, Error]:
     """(provisional id, why)."""
+    if size < 8:
+        raise PeerError("an UNNAMED shorter than its header")
     _, _, flags, low, high = HEAD.unpack_from(view, pos)
     if flags or low or high:
         raise PeerError("an UNNAMED with unknown flags")
     reader = Reader(view[pos + 8 : pos + size], "an UNNAMED")
-    return reader.u64(), read_status(reader)
+    resource = reader.u64()
+    if not is_id(resource, ResourceType.BUFFER, provisional=True):
+        raise PeerError(f"an UNNAMED for {resource:#x}, which is no provisional id of a buffer")
+    return resource, read_status(reader)
+
+
+def _read_name(reader: Reader) -> tuple[int, int]:
+    provisional, canonical = reader.u64(), reader.u64()
+    buffer = ResourceType.BUFFER
+    if not is_id(provisional, buffer, provisional=True) or not is_id(canonical, buffer, provisional=False):
+        raise PeerError(f"an ADVANCE gives {provisional:#x} the name {canonical:#x}: these are no ids of a buffer")
+    return provisional, canonical
 
 
 def _exact(view: memoryview, pos: int, size: int, want: int, name: str) -> tuple[int, int, int, int, int, int]:

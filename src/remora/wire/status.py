@@ -1,19 +1,20 @@
 """An error as bytes: the same class arrives on the other side (`remora.errors.error_from_status`).
 
-    code u16 | reserved u16 | origin: u16 + UTF-8 | message: u16 + UTF-8 | padding
+code u16 | reserved u16 | origin: u16 + UTF-8 | message: u16 + UTF-8 | padding
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-from remora.errors import Error, PeerError, error_from_status
+from remora.errors import Error, PeerError, Status, error_from_status
 from remora.wire.layout import Reader, Writer
 
 __all__ = ["MAX_MESSAGE", "read_status", "write_status"]
 
 MAX_MESSAGE: Final = 4096
 MAX_ORIGIN: Final = 512
+_CODES: Final = frozenset(Status) - {Status.OK}
 
 
 def write_status(writer: Writer, error: Error) -> Writer:
@@ -22,11 +23,11 @@ def write_status(writer: Writer, error: Error) -> Writer:
 
 
 def read_status(reader: Reader) -> Error:
-    """Read an error and the end of the frame. OK is no error and is refused; an unknown code becomes a plain Error."""
+    """Read an error and the end of the frame. OK, which is no error, and unknown codes are refused (H25)."""
     code = reader.u16()
     reader.zeros(2)
     origin, message = reader.text(MAX_ORIGIN), reader.text(MAX_MESSAGE)
     reader.end()
-    if code == 0:
-        raise PeerError("a failure arrived with the code OK")
+    if code not in _CODES:
+        raise PeerError(f"a failure arrived with the code {code}, which is no error of this version: {message}")
     return error_from_status(code, message, origin)
