@@ -141,6 +141,10 @@ class Buffer(ABC):
         if self._closed:
             raise ClosedError(f"{self!r} was closed; allocate a new one")
 
+    def host_memory(self) -> memoryview | None:
+        """The memory itself, writable, where the host can address it; None elsewhere. Nothing is ordered: the caller sees to it."""
+        return None
+
     @abstractmethod
     def _map(self, access: Access, offset: int, size: int, timeout: float | None) -> memoryview:
         """Driver: host memory that shows the range, after waiting for the first queue."""

@@ -27,7 +27,7 @@ from remora.hal.target import Target
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-__all__ = ["FORMAT", "MAX_ARTIFACT_BYTES", "MAX_MANIFEST_BYTES", "Manifest", "Member", "encode_manifest", "parse_manifest"]
+__all__ = ["FORMAT", "MAX_ARTIFACT_BYTES", "MAX_MANIFEST_BYTES", "Manifest", "Member", "encode_kernels", "encode_manifest", "parse_kernels", "parse_manifest"]
 
 FORMAT = 1
 MAX_MANIFEST_BYTES = 1 << 20
@@ -268,6 +268,22 @@ def encode_manifest(manifest: Manifest) -> bytes:
         "sources": [_member_value(member) for member in manifest.sources],
     }
     return (json.dumps(value, sort_keys=True, indent=1, ensure_ascii=False) + "\n").encode("utf-8", "surrogatepass")
+
+
+def encode_kernels(kernels: Iterable[KernelInfo]) -> bytes:
+    """The contracts alone, as JSON: what travels beside an artifact that is loaded on a server."""
+    return json.dumps([_kernel_value(kernel) for kernel in kernels], separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def parse_kernels(data: bytes) -> tuple[KernelInfo, ...]:
+    """Check contracts that came from elsewhere, as strictly as a manifest. Raises UsageError that names the place."""
+    try:
+        value = json.loads(data.decode("utf-8"), object_pairs_hook=_no_duplicates, parse_constant=_no_constant)
+    except UsageError:
+        raise
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"kernels: no valid JSON: {error}") from None
+    return _unique(_Node(value, "kernels").items(MAX_KERNELS, 1), _kernel, lambda kernel: kernel.name)
 
 
 def _kernel_value(kernel: KernelInfo) -> dict[str, Any]:
