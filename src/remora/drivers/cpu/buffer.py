@@ -35,6 +35,10 @@ class CpuBuffer(Buffer):
         """(file descriptor, offset in it): another process maps the same memory from these. Borrowed; valid while it is open."""
         return self.block.segment.fd, self.block.offset
 
+    def host_memory(self) -> memoryview | None:
+        """See `Buffer.host_memory`."""
+        return self.block.view[: self.size]
+
     def _map(self, access: Access, offset: int, size: int, timeout: float | None) -> memoryview:
         self.device.queue.wait_idle(timeout)
         return self.block.view[offset : offset + size]
