@@ -28,11 +28,11 @@ class SubmissionWindow:
 
     def take(self, axis: int) -> int:
         """The next epoch on an axis. Raises BusyError when the window is full and the axis's failure if it has ended."""
-        if self.in_flight >= self.limit:
-            raise BusyError(f"{self.limit} commands are in flight; wait for one of them")
         failed = self.tracker.failure(axis)
         if failed is not None:
             raise failed.copy()
+        if self.in_flight >= self.limit:
+            raise BusyError(f"{self.limit} commands are in flight; wait for one of them")
         try:
             epoch = self._next[axis]
         except KeyError:
@@ -42,20 +42,32 @@ class SubmissionWindow:
         self.submissions += 1
         return epoch
 
+    def submitted(self, axis: int) -> int:
+        """The last epoch that was given out on an axis, 0 before the first."""
+        return self._next.get(axis, 1) - 1
+
     def advance(self, axis: int, epoch: int, failure: Error | None) -> bool:
-        """Take an ADVANCE; False when it says nothing new. Raises PeerError for an epoch that was never given out."""
+        """Take an ADVANCE; False when it says nothing new.
+
+        Raises PeerError for an epoch that was never given out, and for a failure of what was done or had failed before.
+        """
         if epoch >= self._next.get(axis, 0):
             raise PeerError(f"ADVANCE to epoch {epoch} on axis {axis:#x}, which was never submitted")
         before = self.tracker.reached(axis)
         if failure is not None:
             if epoch <= before or not self.tracker.fail(axis, failure):
-                return False
+                raise PeerError(f"epoch {epoch} on axis {axis:#x} failed after it was done, or the axis failed twice")
             self.in_flight -= self._next[axis] - 1 - before
             return True
         if not self.tracker.advance(axis, epoch):
             return False
         self.in_flight -= epoch - before
         return True
+
+    def check_open(self, axis: int, epoch: int) -> None:
+        """Raise PeerError unless the epoch was given out and is not done."""
+        if not self._next.get(axis, 0) > epoch > self.tracker.reached(axis):
+            raise PeerError(f"a RESULT for epoch {epoch} on axis {axis:#x}, which is not in flight")
 
 
 class CompletionWindow:
@@ -74,38 +86,44 @@ class CompletionWindow:
     def receive(self, epoch: int) -> None:
         """Take the epoch of an arriving command. Raises PeerError unless it is the next one."""
         if epoch != self.received + 1:
-            raise PeerError(f"a COMMAND with epoch {epoch} on axis {self.axis:#x} after epoch {self.received}: epochs are consecutive")
+            raise PeerError(f"a COMMAND with epoch {epoch} on axis {self.axis:#x} after {self.received}: epochs are consecutive")
         self.received = epoch
 
     def complete(self, epoch: int, failure: Error | None = None) -> bool:
-        """A command is done; True when the contiguous prefix moved or ended. Each epoch completes once."""
+        """A command is done; True when the contiguous prefix moved or ended. Raises UsageError when it was not to complete.
+
+        After the axis has failed, completions change nothing.
+        """
         if self.failed is not None:
             return False
-        if epoch != self.done + 1 or failure is not None:
-            if not self.done < epoch <= self.received or epoch in self._early:
-                raise UsageError(f"epoch {epoch} completed twice, or before it was received")
+        if epoch == self.done + 1 <= self.received and failure is None and not self._early:
+            self.done = epoch
+            return True
+        if not self.done < epoch <= self.received or epoch in self._early:
+            raise UsageError(f"epoch {epoch} completed twice, or before it was received")
+        if epoch != self.done + 1:
             self._early[epoch] = failure
-            if epoch != self.done + 1:
-                return False
-            return self._drain()
-        self.done = epoch
-        if self._early:
-            self._drain()
+            return False
+        self._settle(epoch, failure)
+        while self._early and self.done + 1 in self._early:
+            self._settle(self.done + 1, self._early.pop(self.done + 1))
         return True
 
-    def _drain(self) -> bool:
-        while self.done + 1 in self._early:
-            failure = self._early.pop(self.done + 1)
-            if failure is not None:
-                self.failed = (self.done + 1, failure)
-                self._early.clear()
-                break
-            self.done += 1
-        return True
+    def _settle(self, epoch: int, failure: Error | None) -> None:
+        if failure is None:
+            self.done = epoch
+            return
+        self.failed = (epoch, failure)
+        self._early.clear()
+
+    @property
+    def in_flight(self) -> int:
+        """Commands received and not yet reported; none any more once the axis's failure was reported."""
+        return 0 if self.reported > self.done else self.received - self.reported
 
     def report(self) -> int:
         """The epoch to ADVANCE to, or 0 when nothing is new. A failure is reported apart, after this."""
-        if self.done == self.reported:
+        if self.done <= self.reported:
             return 0
         self.reported = self.done
         return self.done

@@ -37,7 +37,7 @@ class Advanced(NamedTuple):
 
 
 class ResultReceived(NamedTuple):
-    """Client: what the READ at (axis, epoch) read, with padding. `data` is valid until the next receive."""
+    """Client: what the READ at (axis, epoch) read. `data` is valid until the next receive."""
 
     axis: int
     epoch: int

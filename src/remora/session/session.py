@@ -12,11 +12,13 @@ Whatever goes wrong, the first cause stays in `failure`, `Failed` comes once, an
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+from typing import Final
 
-from remora.base.frontier import Frontier
+from remora.base.frontier import MAX_FRONTIER, Frontier
 from remora.base.ids import ResourceType, make_provisional
-from remora.errors import BrokenError, ClosedError, Error, PeerError, UnsupportedError, UsageError
+from remora.errors import BrokenError, BusyError, ClosedError, Error, PeerError, UnsupportedError, UsageError
 from remora.session.axes import CompletionWindow, SubmissionWindow
 from remora.session.events import (
     Accepted,
@@ -35,11 +37,12 @@ from remora.session.events import (
     Unnamed,
 )
 from remora.session.keepalive import Heartbeat, HeartbeatOptions
-from remora.session.state import Lane, Role, State, Stimulus, next_state
+from remora.session.state import TRANSITIONS, Lane, Role, State, Stimulus, check_frame, next_state
 from remora.wire import queue as frames
 from remora.wire.bootstrap import Accept, Bootstrap, Hello, Join, Joined, Reject, decode_bootstrap, encode_bootstrap
 from remora.wire.commands import DECODERS
 from remora.wire.control import (
+    MAX_REQUESTS,
     Control,
     ExecutableLoad,
     Failure,
@@ -53,9 +56,21 @@ from remora.wire.control import (
     encode_control,
 )
 from remora.wire.frame import FrameSplitter
-from remora.wire.layout import MAX_CONTROL_FRAME, MAX_QUEUE_FRAME
+from remora.wire.layout import HEADER, MAX_CONTROL_FRAME, MAX_QUEUE_FRAME
 
 __all__ = ["Session"]
+
+#: Unsent control bytes above which a peer that goes on asking, and does not read the answers, is given up.
+MAX_UNREAD: Final = 1 << 20
+_NOTHING: Final = memoryview(b"")
+
+
+class _PeerEndedError(Exception):
+    """The peer said that the session is over: no frame after that counts, and there is nothing to tell it."""
+
+    def __init__(self, cause: Error) -> None:
+        super().__init__()
+        self.cause = cause
 
 
 class Session:
@@ -76,6 +91,10 @@ class Session:
         self._lanes: set[Lane] = {Lane.CONTROL}
         self._counter = 0
         self._requests: set[int] = set()
+        self._unnamed: set[int] = set()
+        self._reported = 0
+        self._limit = 1
+        self._handlers = _QUEUE_FRAMES[role]
         self._out = {Lane.CONTROL: bytearray(), Lane.QUEUE: bytearray()}
         self._queue_out = self._out[Lane.QUEUE]
         self._splitters = {
@@ -101,25 +120,26 @@ class Session:
 
     def greet(self, hello: Hello) -> None:
         """Client: ask for a session."""
-        self._expect_role(Role.CLIENT)
+        self._begin(Role.CLIENT, Stimulus.HELLO)
         self._move(Stimulus.HELLO)
         self.hello = hello
         self._write(encode_bootstrap(hello))
 
     def accept(self, accept: Accept) -> None:
         """Server: agree. Raises UnsupportedError when the client must have what `accept` does not offer; then `reject`."""
-        self._expect_role(Role.SERVER)
-        assert self.hello is not None  # noqa: S101  (GREETING is entered only with a HELLO)
-        missing = self.hello.required & ~accept.capabilities
+        hello = self._begin(Role.SERVER, Stimulus.ACCEPT)
+        missing = hello.required & ~accept.capabilities
         if missing:
             raise UnsupportedError(f"the client requires the capabilities {missing:#x}, which this server does not have")
+        if accept.capabilities & ~hello.capabilities:
+            raise UsageError(f"the client has the capabilities {hello.capabilities:#x}; accept no others")
         self._move(Stimulus.ACCEPT)
         self._set_accepted(accept)
         self._write(encode_bootstrap(accept))
 
     def reject(self, error: Error) -> None:
         """Server: refuse, with the reason."""
-        self._expect_role(Role.SERVER)
+        self._begin(Role.SERVER, Stimulus.REJECT)
         self._move(Stimulus.REJECT)
         self.failure = error
         self._write(encode_bootstrap(Reject(error)))
@@ -134,13 +154,17 @@ class Session:
         return encode_bootstrap(Joined(self._accept().session_id, lane))
 
     def check_joined(self, lane: Lane, frame: memoryview) -> None:
-        """Client: check the answer on that lane."""
+        """Client: check the answer on that lane. Raises its reason when the lane was refused, PeerError for another answer."""
         message = decode_bootstrap(frame)
+        if isinstance(message, Reject):
+            raise message.error
         if message != Joined(self._accept().session_id, lane):
             raise PeerError(f"expected JOINED for lane {lane.name.lower()}, got {message}")
 
     def lane_joined(self, lane: Lane) -> list[Event]:
-        """A lane belongs to the session now; LanesUp with the last one."""
+        """A lane belongs to the session now; LanesUp with the last one. Raises PeerError when the peer joins it twice."""
+        if self.failure is not None:
+            raise self.failure.copy()
         if lane in self._lanes:
             raise PeerError(f"the {lane.name.lower()} lane joined twice")
         last = len(self._lanes) == len(Lane) - 1
@@ -160,16 +184,19 @@ class Session:
             self.submission = SubmissionWindow(axes, accept.command_window)
         else:
             self.completion = {axis: CompletionWindow(axis) for axis in axes}
+            self._limit = accept.command_window
 
     # -- client: control calls and queue traffic ------------------------------------------------------------------------------
 
     def request(self, body: ExecutableLoad) -> int:
-        """Client: send a call; `Responded` with the id returned here brings the answer."""
-        self.check()
-        self._counter += 1
-        request_id = self._counter & 0xFFFFFFFF
-        self._requests.add(request_id)
+        """Client: send a call; `Responded` with the id returned here brings the answer. Raises BusyError with too many open."""
+        self._expect(Role.CLIENT)
+        if len(self._requests) >= MAX_REQUESTS:
+            raise BusyError(f"{MAX_REQUESTS} requests are open; wait for one of them")
+        request_id = self._counter % 0xFFFFFFFF + 1
         self._write(encode_control(Request(request_id, body)))
+        self._counter += 1
+        self._requests.add(request_id)
         return request_id
 
     def provisional(self, kind: ResourceType) -> int:
@@ -181,36 +208,53 @@ class Session:
         """Client: submit a command and return its epoch. Raises BusyError when the window is full; then nothing was consumed."""
         if self.state is not State.OPERATIONAL:
             self.check()
+        if len(waits) > MAX_FRONTIER:
+            raise UsageError(f"a command may wait for {MAX_FRONTIER} axes, this one has {len(waits)}")
         epoch = self.submission.take(axis)
         self._queue_out += frames.encode_command(op, axis, epoch, waits, body)
         return epoch
 
     def allocate(self, device: int, size: int) -> int:
         """Client: have a buffer made; returns its provisional id."""
-        self.check()
+        self._expect(Role.CLIENT)
         resource = self.provisional(ResourceType.BUFFER)
         self._queue_out += frames.encode_allocate(device, resource, size)
+        self._unnamed.add(resource)
         return resource
 
     def release(self, ids: list[int]) -> None:
         """Client: give resources back, after everything submitted so far."""
-        self.check()
+        self._expect(Role.CLIENT)
         for start in range(0, len(ids), frames.MAX_RELEASE):
             self._queue_out += frames.encode_release(self.submission.submissions, ids[start : start + frames.MAX_RELEASE])
 
     # -- server: answers ------------------------------------------------------------------------------------------------------
 
     def respond(self, request_id: int, body: Loaded | Error) -> None:
-        """Server: answer a call."""
-        self.check()
+        """Server: answer a call. Raises UsageError when no such call is open."""
+        self._expect(Role.SERVER)
+        if request_id not in self._requests:
+            raise UsageError(f"the request {request_id} is not open: it was answered, or never came")
         self._write(encode_control(Response(request_id, body)))
+        self._requests.remove(request_id)
 
     def advance(self, axis: int, names: list[tuple[int, int]] | None = None) -> None:
-        """Server: report an axis's progress, resolutions, and its failure if it has ended. Writes nothing when there is no news."""
+        """Server: report an axis's progress, resolutions, and its failure if it has ended. Writes nothing when there is no news.
+
+        Each ALLOCATE is to be resolved once, here or by `unname`.
+        """
+        if self.state is not State.OPERATIONAL:
+            self.check()
         window = self.completion[axis]
+        before = window.reported
         epoch = window.report()
+        if epoch:
+            self._reported += epoch - before
         if epoch or names:
-            self._queue_out += frames.encode_advance(axis, epoch or window.reported, names)
+            while names and len(names) > frames.MAX_NAMES:
+                self._queue_out += frames.encode_advance(axis, min(before, window.done), names[: frames.MAX_NAMES])
+                names = names[frames.MAX_NAMES :]
+            self._queue_out += frames.encode_advance(axis, window.done, names)
         if window.failed is not None and window.reported <= window.done:
             failed, error = window.failed
             window.reported = failed
@@ -218,84 +262,112 @@ class Session:
 
     def result(self, axis: int, epoch: int, data: bytearray) -> None:
         """Server: what a READ read; must come before the ADVANCE of its epoch."""
+        if self.state is not State.OPERATIONAL:
+            self.check()
         self._queue_out += frames.encode_result(axis, epoch, data)
 
     def unname(self, provisional: int, error: Error) -> None:
         """Server: a resource could not be made."""
+        if self.state is not State.OPERATIONAL:
+            self.check()
         self._queue_out += frames.encode_unnamed(provisional, error)
 
     # -- input ----------------------------------------------------------------------------------------------------------------
 
     def receive(self, lane: Lane, view: memoryview) -> list[Event]:
-        """Feed what arrived on a lane. A malformed frame fails the session: then the list ends with Failed."""
+        """Feed what arrived on the control or queue lane. A malformed frame fails the session: then the list ends with Failed."""
         events: list[Event] = []
-        if self.failure is not None or self.state is State.CLOSED:
+        if self.failure is not None:
             return events
         self.heartbeat.heard = True
+        splitter = self._splitters[lane]
         try:
-            data, end = self._splitters[lane].feed(view)
-            handle = self._on_queue_frame if lane is Lane.QUEUE else self._on_control_frame
-            pos = 0
-            while pos < end:
-                size, kind, flags, low, high = frames.HEAD.unpack_from(data, pos)
-                handle(kind, data, pos, size, events)
-                pos += size
+            data, end = splitter.feed(view)
+            if lane is Lane.QUEUE:
+                self._on_queue_frames(data, end, events)
+            else:
+                self._on_control_frames(data, end, events)
+            if splitter.broken:
+                splitter.feed(_NOTHING)
+        except _PeerEndedError as ended:
+            events += self._end(Stimulus.FAIL, ended.cause)
         except UsageError as error:
             events += self.fail(PeerError(error.message))
         except Error as error:
             events += self.fail(error)
         return events
 
-    def _on_control_frame(self, kind: int, view: memoryview, pos: int, size: int, events: list[Event]) -> None:
-        frame = view[pos : pos + size]
-        if self.state in (State.IDLE, State.GREETING):
-            self._on_bootstrap(decode_bootstrap(frame), events)
-        else:
-            self._on_control(decode_control(frame), events)
+    def _on_control_frames(self, data: memoryview, end: int, events: list[Event]) -> None:
+        pos = 0
+        while pos < end:
+            size, kind, _, _ = HEADER.unpack_from(data, pos)
+            frame = data[pos : pos + size]
+            if self.state in (State.IDLE, State.GREETING):
+                message = decode_bootstrap(frame)
+                check_frame(self.role, self.state, kind)
+                self._on_bootstrap(message, events)
+            else:
+                check_frame(self.role, self.state, kind)
+                self._on_control(decode_control(frame), events)
+            pos += size
 
     def _on_bootstrap(self, message: Bootstrap, events: list[Event]) -> None:
         match message:
-            case Hello() if self.role is Role.SERVER:
+            case Hello():
                 self._move(Stimulus.HELLO)
                 self.hello = message
                 events.append(Greeted(message))
-            case Accept() if self.role is Role.CLIENT:
+            case Accept():
+                self._check_capabilities(message.capabilities)
                 self._move(Stimulus.ACCEPT)
                 self._set_accepted(message)
                 events.append(Accepted(message))
-            case Reject() if self.role is Role.CLIENT:
-                events += self.fail(message.error)
-            case _:
-                raise PeerError(f"{type(message).__name__} from the wrong side, or on the wrong lane")
+            case Reject():
+                raise _PeerEndedError(message.error)
+
+    def _check_capabilities(self, capabilities: int) -> None:
+        hello = self.hello
+        if hello is not None and (hello.required & ~capabilities or capabilities & ~hello.capabilities):
+            raise PeerError(
+                f"accepted with the capabilities {capabilities:#x}; asked for {hello.required:#x} of {hello.capabilities:#x}"
+            )
 
     def _on_control(self, message: Control, events: list[Event]) -> None:
         match message:
             case Ping():
+                if len(self._out[Lane.CONTROL]) > MAX_UNREAD:
+                    raise PeerError("the peer goes on asking and does not read the answers")
                 self._write(encode_control(Pong(message.nonce)))
             case Pong():
-                if message.nonce > self.heartbeat.nonce:
-                    raise PeerError(f"PONG {message.nonce} was never asked for")
+                self.heartbeat.answer(message.nonce)
             case Goaway():
-                events += self.fail(BrokenError(f"{self.peer} ended the session: {message.error.message}", code=message.error.code))
+                text = f"{self.peer} ended the session: {message.error.message}"
+                raise _PeerEndedError(BrokenError(text, code=message.error.code))
             case Failure():
-                events += self.fail(message.error)
-            case Request() if self.role is Role.SERVER:
+                raise _PeerEndedError(message.error)
+            case Request():
+                if message.id in self._requests or len(self._requests) >= MAX_REQUESTS:
+                    raise PeerError(f"the request {message.id} is open already, or {MAX_REQUESTS} others are")
+                self._requests.add(message.id)
                 events.append(RequestReceived(message.id, message.body))
-            case Response() if self.role is Role.CLIENT:
+            case Response():
                 if message.id not in self._requests:
                     raise PeerError(f"a response to the request {message.id}, which is not open")
                 self._requests.remove(message.id)
                 events.append(Responded(message.id, message.body))
-            case _:
-                raise PeerError(f"{type(message).__name__} from the wrong side")
 
-    def _on_queue_frame(self, kind: int, view: memoryview, pos: int, size: int, events: list[Event]) -> None:
-        if self.state is not State.OPERATIONAL:
+    def _on_queue_frames(self, data: memoryview, end: int, events: list[Event]) -> None:
+        if end and self.state is not State.OPERATIONAL:
             raise PeerError(f"a queue frame while the session is {self.state.value}")
-        handler = _QUEUE_FRAMES[self.role].get(kind)
-        if handler is None:
-            raise PeerError(f"a queue frame {kind:#x}, unknown or from the wrong side")
-        handler(self, view, pos, size, events)
+        handlers = self._handlers
+        pos = 0
+        while pos < end:
+            size, kind, _, _ = HEADER.unpack_from(data, pos)
+            handler = handlers.get(kind)
+            if handler is None:
+                raise PeerError(f"a queue frame {kind:#x}, unknown or from the wrong side")
+            handler(self, data, pos, size, events)
+            pos += size
 
     def _on_command(self, view: memoryview, pos: int, size: int, events: list[Event]) -> None:
         op, axis, epoch, waits, body = frames.decode_command(view, pos, size)
@@ -307,6 +379,8 @@ class Session:
             self._check_waits(waits, axis, epoch)
         window.receive(epoch)
         self.received += 1
+        if self.received - self._reported > self._limit:
+            self._check_window()
         events.append(CommandReceived(op, axis, epoch, waits, decoder(view, body, pos + size)))
 
     def _check_waits(self, waits: Frontier, axis: int, epoch: int) -> None:
@@ -315,6 +389,13 @@ class Session:
             window = self.completion.get(other)
             if window is None or until > window.received:
                 raise PeerError(f"a COMMAND waits for epoch {until} on axis {other:#x}, which was not submitted before it")
+
+    def _check_window(self) -> None:
+        """Count again: what was received on an axis after its failure was reported needs no answer and is not in flight."""
+        in_flight = sum(window.in_flight for window in self.completion.values())
+        self._reported = self.received - in_flight
+        if in_flight > self._limit:
+            raise PeerError(f"{in_flight} commands are in flight; the window is {self._limit}")
 
     def _on_allocate(self, view: memoryview, pos: int, size: int, events: list[Event]) -> None:
         events.append(AllocateReceived(*frames.decode_allocate(view, pos, size)))
@@ -327,16 +408,31 @@ class Session:
 
     def _on_advance(self, view: memoryview, pos: int, size: int, events: list[Event]) -> None:
         axis, epoch, names, failure = frames.decode_advance(view, pos, size)
-        for pair in names:
-            events.append(Named(*pair))
+        if names:
+            self._name(axis, names, events)
         if epoch and self.submission.advance(axis, epoch, failure):
             events.append(Advanced(axis, epoch, failure))
 
+    def _name(self, axis: int, names: tuple[tuple[int, int], ...], events: list[Event]) -> None:
+        self.submission.tracker.reached(axis)  # a known axis, even at epoch 0
+        for provisional, canonical in names:
+            self._resolve(provisional)
+            events.append(Named(provisional, canonical))
+
+    def _resolve(self, provisional: int) -> None:
+        if provisional not in self._unnamed:
+            raise PeerError(f"{provisional:#x} was resolved before, or never asked for")
+        self._unnamed.remove(provisional)
+
     def _on_result(self, view: memoryview, pos: int, size: int, events: list[Event]) -> None:
-        events.append(ResultReceived(*frames.decode_result(view, pos, size)))
+        axis, epoch, data = frames.decode_result(view, pos, size)
+        self.submission.check_open(axis, epoch)
+        events.append(ResultReceived(axis, epoch, data))
 
     def _on_unnamed(self, view: memoryview, pos: int, size: int, events: list[Event]) -> None:
-        events.append(Unnamed(*frames.decode_unnamed(view, pos, size)))
+        provisional, error = frames.decode_unnamed(view, pos, size)
+        self._resolve(provisional)
+        events.append(Unnamed(provisional, error))
 
     # -- time and the end -----------------------------------------------------------------------------------------------------
 
@@ -346,7 +442,7 @@ class Session:
             return []
         if self.heartbeat.due(now):
             self._write(encode_control(Ping(self.heartbeat.nonce)))
-        elif self.heartbeat.silence(now) >= self.heartbeat.options.deadline:
+        elif self.heartbeat.expired(now):
             return self.fail(
                 BrokenError(
                     f"{self.peer} gave no sign of life for {self.heartbeat.options.deadline:g} s: "
@@ -357,30 +453,43 @@ class Session:
         return []
 
     def next_tick(self) -> float:
-        """When `tick` has to be called."""
-        return self.heartbeat.next_tick()
+        """When `tick` has to be called; never (infinity) while the session is not operational."""
+        return self.heartbeat.next_tick() if self.state is State.OPERATIONAL else math.inf
 
     def fail(self, error: Error) -> list[Event]:
         """End the session with a cause. The first one wins: later calls return no event. The peer is told, if it still listens."""
-        if self.failure is not None or self.state is State.CLOSED:
+        if self.failure is not None:
             return []
-        living = self.state in (State.JOINING, State.OPERATIONAL)
-        self._move(Stimulus.FAIL)
-        self.failure = error
-        if living and not isinstance(error, BrokenError) or isinstance(error, PeerError):
-            self._write(encode_control(Failure(error)))
-        return [Failed(error)]
+        farewell = self._farewell(error)
+        events = self._end(Stimulus.FAIL, error)
+        self._write(farewell)
+        return events
+
+    def _farewell(self, error: Error) -> bytes:
+        """What to tell the peer: nothing when the connection is gone, and REJECT to a client that has no session yet."""
+        if isinstance(error, BrokenError) and not isinstance(error, PeerError):
+            return b""
+        if self.state in (State.JOINING, State.OPERATIONAL):
+            return encode_control(Failure(error))
+        if self.role is Role.SERVER:
+            return encode_bootstrap(Reject(error))
+        # A server whose ACCEPT is wrong has a session; one that has not answered yet understands only the end of the connection.
+        return encode_control(Failure(error)) if isinstance(error, PeerError) else b""
 
     def close(self, reason: str) -> list[Event]:
         """End the session from this side in good order: the peer gets GOAWAY with the reason."""
-        if self.failure is not None or self.state is State.CLOSED:
+        if self.failure is not None:
             return []
         living = self.state in (State.JOINING, State.OPERATIONAL)
-        self._move(Stimulus.CLOSE)
-        self.failure = ClosedError(f"the connection to {self.peer} was closed: {reason}")
+        events = self._end(Stimulus.CLOSE, ClosedError(f"the connection to {self.peer} was closed: {reason}"))
         if living:
             self._write(encode_control(Goaway(ClosedError(reason))))
-        return [Failed(self.failure)]
+        return events
+
+    def _end(self, stimulus: Stimulus, cause: Error) -> list[Event]:
+        self._move(stimulus)
+        self.failure = cause
+        return [Failed(cause)]
 
     def check(self) -> None:
         """Raise the cause of the end, or UsageError when the session is not operational yet."""
@@ -395,9 +504,20 @@ class Session:
     def _write(self, frame: bytes) -> None:
         self._out[Lane.CONTROL] += frame
 
-    def _expect_role(self, role: Role) -> None:
+    def _expect(self, role: Role) -> None:
         if self.role is not role:
             raise UsageError(f"only the {role.value} may do this")
+        self.check()
+
+    def _begin(self, role: Role, stimulus: Stimulus) -> Hello:
+        """Check that this side may take a step of the bootstrap now; the HELLO that it answers, or an empty one."""
+        if self.role is not role:
+            raise UsageError(f"only the {role.value} may {stimulus.value}")
+        if self.failure is not None:
+            raise self.failure.copy()
+        if stimulus not in TRANSITIONS[self.state]:
+            raise UsageError(f"there is nothing to {stimulus.value} while the session is {self.state.value}")
+        return self.hello or Hello()
 
 
 #: Which queue frames a role receives, and what takes them.

@@ -1,7 +1,7 @@
 """The states of a session, and which frame may come when. Everything that changes state is in these tables.
 
-The tables do not know which role this side plays: client and server run the same ones, and a message means the same to the side
-that sends it and the side that receives it. `SENDER` says which role may send what.
+`TRANSITIONS` and `FRAMES` do not know which role this side plays: client and server run the same ones, and a message means the same
+to the side that sends it and the side that receives it. `SENDER` says which role may send what.
 
     IDLE --HELLO--> GREETING --ACCEPT--> JOINING --JOINED--> JOINING --JOINED--> OPERATIONAL --CLOSE--> CLOSED
                         |                                                            |
@@ -13,8 +13,9 @@ from __future__ import annotations
 from enum import Enum, IntEnum
 
 from remora.errors import PeerError
+from remora.wire import bootstrap, control, queue
 
-__all__ = ["TRANSITIONS", "Lane", "Role", "State", "Stimulus", "next_state"]
+__all__ = ["FRAMES", "SENDER", "TRANSITIONS", "Lane", "Role", "State", "Stimulus", "check_frame", "next_state"]
 
 
 class Role(Enum):
@@ -86,6 +87,35 @@ TRANSITIONS: dict[State, dict[Stimulus, State]] = {
     State.CLOSED: {},
     State.FAILED: {},
 }
+
+
+#: frame kind -> who may send it.
+SENDER: dict[int, frozenset[Role]] = {
+    **dict.fromkeys((bootstrap.HELLO, control.REQUEST, queue.COMMAND, queue.ALLOCATE, queue.RELEASE), frozenset({Role.CLIENT})),
+    **dict.fromkeys((bootstrap.ACCEPT, bootstrap.REJECT, control.RESPONSE), frozenset({Role.SERVER})),
+    **dict.fromkeys((queue.ADVANCE, queue.RESULT, queue.UNNAMED), frozenset({Role.SERVER})),
+    **dict.fromkeys((control.PING, control.PONG, control.GOAWAY, control.FAILURE), frozenset(Role)),
+}
+
+_ANY_TIME = frozenset({control.PING, control.PONG, control.GOAWAY, control.FAILURE})
+
+#: The state of the receiving side -> the frames that may come. JOIN and JOINED open a lane and never come to the machine.
+FRAMES: dict[State, frozenset[int]] = {
+    State.IDLE: frozenset({bootstrap.HELLO}),
+    State.GREETING: frozenset({bootstrap.ACCEPT, bootstrap.REJECT}),
+    State.JOINING: _ANY_TIME,
+    State.OPERATIONAL: frozenset(SENDER) - {bootstrap.HELLO, bootstrap.ACCEPT, bootstrap.REJECT},
+    State.CLOSED: frozenset(),
+    State.FAILED: frozenset(),
+}
+
+
+def check_frame(role: Role, state: State, kind: int) -> None:
+    """Raise PeerError unless a frame of this kind may come to a side with this role in this state."""
+    if kind not in FRAMES[state]:
+        raise PeerError(f"a frame {kind:#x} while the session is {state.value}")
+    if SENDER[kind] == {role}:
+        raise PeerError(f"a frame {kind:#x} from the wrong side: only the {role.value} sends it")
 
 
 def next_state(state: State, stimulus: Stimulus) -> State:

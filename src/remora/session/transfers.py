@@ -21,25 +21,31 @@ FREE: Final = CHUNK
 class ChunkTracker:
     """Which chunks of an incoming transfer arrived. Chunks lie on a fixed grid and may come in any order."""
 
-    __slots__ = ("_bits", "granted", "received", "total")
+    __slots__ = ("_early", "_prefix", "granted", "received", "total")
 
     def __init__(self, total: int) -> None:
         self.total = total
         self.received = 0
         self.granted = min(FREE, total)
-        self._bits = 0
+        self._prefix = 0  # every chunk before this offset is here,
+        self._early: set[int] = set()  # and these offsets behind it: as many as chunks came, whatever the total
 
     def take(self, offset: int, size: int) -> None:
         """Take one chunk. Raises PeerError off the grid, of a wrong size, twice, or beyond the credit."""
         if offset >= self.total or size != min(CHUNK, self.total - offset) or offset % CHUNK:
             raise PeerError(f"a chunk of {size} bytes at {offset} does not fit a transfer of {self.total} bytes")
-        bit = 1 << offset // CHUNK
-        if self._bits & bit:
+        if offset < self._prefix or offset in self._early:
             raise PeerError(f"the chunk at {offset} came twice")
         if self.received + size > self.granted:
             raise PeerError(f"{self.received + size} bytes came under a credit of {self.granted}")
-        self._bits |= bit
         self.received += size
+        if offset != self._prefix:
+            self._early.add(offset)
+            return
+        self._prefix += CHUNK
+        while self._prefix in self._early:
+            self._early.remove(self._prefix)
+            self._prefix += CHUNK
 
     def grant_all(self) -> bool:
         """Allow the rest; True when a CREDIT has to say so."""

@@ -23,8 +23,15 @@ from remora.wire.layout import HEADER, MAGIC, VERSION, Reader, Writer
 from remora.wire.status import read_status, write_status
 
 __all__ = [
+    "ACCEPT",
     "CAPABILITIES",
+    "CAPABILITY_BULK",
+    "CAPABILITY_RDMA",
+    "HELLO",
+    "JOIN",
+    "JOINED",
     "JOIN_SIZE",
+    "REJECT",
     "TOKEN_SIZE",
     "Accept",
     "Bootstrap",

@@ -18,10 +18,16 @@ from remora.wire.layout import HEADER, Reader, Writer, is_id
 from remora.wire.status import read_status, write_status
 
 __all__ = [
+    "FAILURE",
+    "GOAWAY",
     "MAX_ARTIFACT",
     "MAX_INLINE_ARTIFACT",
     "MAX_MANIFEST",
     "MAX_REQUESTS",
+    "PING",
+    "PONG",
+    "REQUEST",
+    "RESPONSE",
     "Control",
     "ExecutableLoad",
     "Failure",
