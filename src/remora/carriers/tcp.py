@@ -21,20 +21,21 @@ def connect(uri: Uri, *, timeout: float, keepalive: Keepalive) -> StreamCarrier:
     host, port = split_host_port(uri.place)
     if not host or not port:
         raise UsageError(f"{uri}: connect needs a host and a port, tcp://host:5000")
+    peer = f"tcp://{uri.place}"
     failure: BrokenError | None = None
     for family, kind, protocol, _, address in _resolve(uri, host, port):
         sock = socket.socket(family, kind, protocol)
         try:
             sock.settimeout(max(timeout, 0.001))
             sock.connect(address)
-            return _carrier(sock, _uri_of(sock.getsockname()), str(uri), keepalive, spin_us)
+            return _carrier(sock, _uri_of(sock.getsockname()), peer, keepalive, spin_us)
         except TimeoutError as error:
-            failure = BrokenError(f"no answer within {timeout:g} s: check the address, or give more time", origin=str(uri))
+            failure = BrokenError(f"no answer within {timeout:g} s: check the address, or give more time", origin=peer)
             failure.__cause__ = error
         except OSError as error:
-            failure = broken(str(uri), error)
+            failure = broken(peer, error)
         sock.close()
-    raise failure or BrokenError("the host has no address", origin=str(uri))
+    raise failure or BrokenError("the host has no address", origin=peer)
 
 
 def listen(uri: Uri, *, keepalive: Keepalive, backlog: int) -> StreamListener:

@@ -115,6 +115,7 @@ class UnixCarrier(StreamCarrier):
 def connect(uri: Uri, *, timeout: float, keepalive: Keepalive) -> UnixCarrier:  # noqa: ARG001 - nothing to keep alive
     """Connect within `timeout` seconds, which counts when the server's queue of new connections is full."""
     spin_us = spin_of(uri)
+    peer = f"unix://{uri.place}"
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     seconds = max(timeout, 0.001)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", int(seconds), int(seconds % 1 * 1e6)))
@@ -122,11 +123,11 @@ def connect(uri: Uri, *, timeout: float, keepalive: Keepalive) -> UnixCarrier:  
         sock.connect(_path(uri))
     except BlockingIOError as error:
         sock.close()
-        raise BrokenError(f"no answer within {timeout:g} s: the server accepts no connections", origin=str(uri)) from error
+        raise BrokenError(f"no answer within {timeout:g} s: the server accepts no connections", origin=peer) from error
     except OSError as error:
         sock.close()
-        raise broken(str(uri), error) from error
-    return UnixCarrier(sock, f"unix://?pid={os.getpid()}", str(uri), spin_us)
+        raise broken(peer, error) from error
+    return UnixCarrier(sock, f"unix://?pid={os.getpid()}", peer, spin_us)
 
 
 def listen(uri: Uri, *, keepalive: Keepalive, backlog: int) -> StreamListener:  # noqa: ARG001 - nothing to keep alive
