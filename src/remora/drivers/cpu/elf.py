@@ -15,7 +15,7 @@ LITTLE_ENDIAN = 1
 SHARED_OBJECT = 3
 MAX_PROGRAM_HEADERS = 256
 
-#: ident, type, machine, version, entry, program header offset, section header offset, flags, header size, program header size and count
+#: ident, type, machine, version, entry, program headers at, section headers at, flags, header size, program header size and count
 HEADER = struct.Struct("<16sHHIQQQIHHH")
 #: type, flags, offset, virtual address, physical address, size in the file, size in memory, alignment
 PROGRAM_HEADER = struct.Struct("<IIQQQQQQ")

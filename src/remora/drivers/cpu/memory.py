@@ -15,6 +15,7 @@ import mmap
 import os
 import threading
 from collections import deque
+from contextlib import suppress
 from ctypes import addressof, c_char
 
 from remora.drivers.cpu.processor import available_bytes
@@ -39,7 +40,7 @@ ASK_FIRST = 16 * MIB
 
 
 def size_class(size: int) -> int:
-    """The bytes set aside for `size` bytes: at most a third more, at most an eighth more above 8 MiB; a multiple of 64."""
+    """The bytes set aside for `size` bytes: at most half more, at most an eighth more above 8 MiB; a multiple of 64."""
     if size <= ALIGNMENT:
         return ALIGNMENT
     power = 1 << (size - 1).bit_length()
@@ -53,6 +54,7 @@ class Segment:
     __slots__ = ("_map", "_pin", "address", "fd", "size", "view")
 
     def __init__(self, size: int) -> None:
+        self.fd = -1
         self.fd = os.memfd_create("remora", os.MFD_CLOEXEC)
         self.size = size
         try:
@@ -63,7 +65,8 @@ class Segment:
             self.fd = -1
             raise
         if size > HUGE_PAGE:
-            self._map.madvise(mmap.MADV_HUGEPAGE)
+            with suppress(OSError):  # a kernel without huge pages
+                self._map.madvise(mmap.MADV_HUGEPAGE)
         self._pin = c_char.from_buffer(self._map)
         self.address = addressof(self._pin)
         self.view = memoryview(self._map)

@@ -1,0 +1,32 @@
+"""Fixtures that every room's tests may use."""
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parents[1]
+COMPILERS = ("cc", "gcc", "clang")
+
+
+@pytest.fixture(scope="session")
+def compile_library(tmp_path_factory):
+    """compile_library(source, *flags) -> the bytes of a shared library, compiled once for each set of flags."""
+    compiler = next((path for name in COMPILERS if (path := shutil.which(name))), None)
+    if compiler is None:
+        pytest.skip("needs a C compiler: apt-get install gcc")
+    folder = tmp_path_factory.mktemp("kernels")
+    include = SOURCE / "src/remora/drivers/cpu/include"
+    done = {}
+
+    def run(source, *flags):
+        key = (source, flags)
+        if key not in done:
+            output = folder / f"{len(done)}.so"
+            command = [compiler, "-std=gnu11", "-O2", "-shared", "-fPIC", f"-I{include}", *flags, source, "-o", output]
+            subprocess.run(command, check=True, timeout=50)
+            done[key] = output.read_bytes()
+        return done[key]
+
+    return run
