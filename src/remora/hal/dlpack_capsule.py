@@ -178,8 +178,9 @@ def _drop(address: int, given: dict[int, _Given] = _given) -> None:
 
 
 _deleter = _Deleter(_drop)
-# A consumer's array may outlive this module at interpreter exit, and then calls the deleter: it is never freed.
-ctypes.pythonapi.Py_IncRef(py_object(_deleter))
+# Capsules and arrays may outlive this module at interpreter exit, and then need their name or the deleter: those are never freed.
+for _lasting in (_deleter, _NAME, _NAME_VERSIONED, *_USED.values()):
+    ctypes.pythonapi.Py_IncRef(py_object(_lasting))
 
 
 def export_capsule(view: memoryview, code: int, size: int, shape: tuple[int, ...], *, versioned: bool, copied: bool) -> Any:
