@@ -76,7 +76,7 @@ class HostQueue(Queue):
                 raise self._closed_error()
             self._submitted = value = self._submitted + 1
             operation = _Operation(work, args, wait, signal, value)
-            if self._runner is not _Runner.IDLE or cost_ns >= INLINE_NS or not _reached(wait):
+            if self._runner is not _Runner.IDLE or cost_ns >= INLINE_NS or (wait and not _reached(wait)):
                 self._pending.append(operation)
                 if self._runner is _Runner.IDLE:
                     self._hand_over()
