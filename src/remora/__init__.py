@@ -1,1 +1,67 @@
-"""remora: use an accelerator in another process or on another machine as if it were your own."""
+"""remora: use an accelerator in another process or on another machine as if it were your own.
+
+    import remora
+
+    with remora.open("remote-tcp://host:5000") as device:      # or "cpu"
+        kernels = device.load(remora.Bundle.load("vector.rbundle"))
+        ...
+
+`open` gives a device, `connect` a host with all of its devices. Errors are in one tree under `Error`.
+"""
+
+from remora.hal.access import Host, connect, open  # noqa: A004  (remora.open is meant to read like the builtin)
+from remora.base.snapshot import DeviceStatistics, LinkStatistics
+from remora.errors import (
+    BrokenError,
+    BusyError,
+    ClosedError,
+    DeadlineError,
+    DeviceError,
+    DeviceLostError,
+    Error,
+    NotFoundError,
+    OutOfMemoryError,
+    PeerError,
+    UnsupportedError,
+    UsageError,
+)
+from remora.hal.buffer import Access, Buffer, BufferView, Mapping
+from remora.hal.bundle import Bundle
+from remora.hal.device import Device, DeviceInfo
+from remora.hal.executable import Executable, Kernel
+from remora.hal.queue import Queue
+from remora.hal.semaphore import Semaphore, Timepoint
+from remora.hal.target import Target
+
+__all__ = [
+    "Access",
+    "BrokenError",
+    "Buffer",
+    "BufferView",
+    "Bundle",
+    "BusyError",
+    "ClosedError",
+    "DeadlineError",
+    "Device",
+    "DeviceError",
+    "DeviceInfo",
+    "DeviceLostError",
+    "DeviceStatistics",
+    "Error",
+    "Executable",
+    "Host",
+    "Kernel",
+    "LinkStatistics",
+    "Mapping",
+    "NotFoundError",
+    "OutOfMemoryError",
+    "PeerError",
+    "Queue",
+    "Semaphore",
+    "Target",
+    "Timepoint",
+    "UnsupportedError",
+    "UsageError",
+    "connect",
+    "open",
+]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, TypeAlias
 
 from remora.errors import NotFoundError, Status, UsageError
@@ -165,6 +166,11 @@ class Executable(Mapping[str, Kernel]):
         self.device = device
         self.target = target
         self._kernels = {info.name: Kernel(self, ordinal, info) for ordinal, info in enumerate(infos)}
+
+    @cached_property
+    def ordered(self) -> tuple[Kernel, ...]:
+        """The kernels by ordinal."""
+        return tuple(self._kernels.values())
 
     def __getitem__(self, name: str) -> Kernel:
         try:

@@ -1,0 +1,87 @@
+"""A device of the server, with the methods of a local one (H01)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
+
+from remora.base.snapshot import DeviceStatistics, LinkStatistics
+from remora.drivers.remote.buffer import RemoteBuffer
+from remora.drivers.remote.executable import RemoteExecutable
+from remora.drivers.remote.queue import RemoteQueue
+from remora.drivers.remote.semaphore import RemoteSemaphore
+from remora.errors import Error
+from remora.hal.device import Device, DeviceInfo
+from remora.hal.dlpack import host_bytes
+from remora.hal.executable import KernelInfo
+from remora.hal.manifest import encode_kernels
+from remora.hal.semaphore import Semaphore
+from remora.hal.target import Target
+
+if TYPE_CHECKING:
+    from remora.drivers.remote.host import RemoteHost
+
+__all__ = ["RemoteDevice"]
+
+
+class RemoteDevice(Device):
+    """Device `ordinal` of a host. Facts come from the catalog; memory, code and queues are on the server."""
+
+    def __init__(self, host: RemoteHost, ordinal: int, info: DeviceInfo, axes: Sequence[int]) -> None:
+        super().__init__(f"{host.uri}", info)
+        self.host = host
+        self.ordinal = ordinal
+        self.dispatched = 0
+        self._live = self._bytes = self._peak = 0
+        self._semaphores: WeakSet[RemoteSemaphore] = WeakSet()
+        self._queues = tuple(RemoteQueue(self, queue, axis) for queue, axis in enumerate(axes))
+
+    @property
+    def queues(self) -> Sequence[RemoteQueue]:
+        """See `Device.queues`."""
+        return self._queues
+
+    def semaphore(self, initial: int = 0) -> Semaphore:
+        """See `Device.semaphore`."""
+        self._check_open()
+        semaphore = RemoteSemaphore(self.host.pump, None, initial)
+        self._semaphores.add(semaphore)
+        return semaphore
+
+    def fail_semaphores(self, error: Error) -> None:
+        """The connection ended: nothing here will be signalled by the server any more."""
+        for semaphore in tuple(self._semaphores):
+            semaphore.fail(error)
+
+    def statistics(self) -> DeviceStatistics:
+        """See `Device.statistics`; counted on this side."""
+        return DeviceStatistics(self._live, self._bytes, self._peak, self.dispatched)
+
+    def link_statistics(self) -> LinkStatistics:
+        """What went over the connection: round trips, bytes, commands, sends."""
+        return self.host.statistics()
+
+    def close(self) -> None:
+        """See `Device.close`."""
+        if not self._closed:
+            self._closed = True
+            self.host.device_closed()
+
+    def forget(self, resource: int, size: int) -> None:
+        """A buffer (its size) or an executable (0) is not used any more."""
+        if size or resource:
+            self._live -= bool(size)
+            self._bytes -= size
+        self.host.forget(resource)
+
+    def _allocate(self, size: int) -> RemoteBuffer:
+        buffer = self.host.allocate(self, size)
+        self._live += 1
+        self._bytes += size
+        self._peak = max(self._peak, self._bytes)
+        return buffer
+
+    def _load(self, target: Target, artifact: Any, kernels: Sequence[KernelInfo]) -> RemoteExecutable:
+        resource = self.host.load(self.ordinal, target, encode_kernels(kernels), host_bytes(artifact))
+        return RemoteExecutable(self, target, kernels, resource)

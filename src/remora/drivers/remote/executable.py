@@ -1,0 +1,34 @@
+"""Executables on the server."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from remora.hal.executable import Executable, KernelInfo
+from remora.hal.target import Target
+
+if TYPE_CHECKING:
+    from remora.drivers.remote.device import RemoteDevice
+
+__all__ = ["RemoteExecutable"]
+
+
+class RemoteExecutable(Executable):
+    """Code that the server loaded; `resource` is its id there."""
+
+    device: RemoteDevice
+
+    def __init__(self, device: RemoteDevice, target: Target, infos: Sequence[KernelInfo], resource: int) -> None:
+        super().__init__(device, target, infos)
+        self.resource = resource
+        self._closed = False
+
+    def close(self) -> None:
+        """See `Executable.close`."""
+        if not self._closed:
+            self._closed = True
+            self.device.forget(self.resource, 0)
+
+    def __del__(self) -> None:
+        self.close()

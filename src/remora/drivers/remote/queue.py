@@ -1,0 +1,284 @@
+"""A queue of a remote device: one axis. Operations become COMMANDs; nothing here waits for the server (H12, H13).
+
+A wait for something that no submitted command will signal (the host, another device) cannot travel: such an operation, and
+everything behind it on this queue, is held here until the wait is settled.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+
+from remora.base.frontier import MAX_FRONTIER, Frontier, merge
+from remora.drivers.remote.buffer import RemoteBuffer
+from remora.drivers.remote.semaphore import RemoteSemaphore
+from remora.errors import BusyError, Error, UsageError
+from remora.hal.buffer import Buffer, BufferView
+from remora.hal.executable import Grid, Kernel
+from remora.hal.host_queue import fail_all, signal_all
+from remora.hal.queue import Bindings, Queue
+from remora.hal.semaphore import Semaphore, Timepoint
+from remora.wire import commands
+
+if TYPE_CHECKING:
+    from remora.drivers.remote.device import RemoteDevice
+
+__all__ = ["RemoteQueue"]
+
+Points: TypeAlias = "tuple[Timepoint, ...]"
+
+
+class _Held(NamedTuple):
+    """An operation that waits here. `encode` makes its body when it goes, because ids may have been resolved meanwhile."""
+
+    op: int
+    encode: Callable[[], bytes]
+    wait: Points
+    signal: Points
+    epoch: int
+    record: Callable[[int], None] | None
+
+
+class RemoteQueue(Queue):
+    """Submits to one axis of the session. Its timeline's values are the axis's epochs."""
+
+    __slots__ = ("_arriving", "_held", "_lock", "_next", "_progress", "_signals", "_told", "axis")
+    device: RemoteDevice
+    timeline: RemoteSemaphore
+
+    def __init__(self, device: RemoteDevice, ordinal: int, axis: int) -> None:
+        super().__init__(device, ordinal, RemoteSemaphore(device.host.pump, axis, name=f"{device.uri} queue {ordinal}"))
+        self.axis = axis
+        self._lock = threading.Lock()
+        self._next = 1
+        self._held: deque[_Held] = deque()
+        self._signals: deque[tuple[int, Points]] = deque()
+        self._progress = threading.RLock()
+        self._told = 0
+        self._arriving: set[int] = set()
+
+    @property
+    def holding(self) -> bool:
+        """Whether operations wait here for something the server does not know."""
+        return bool(self._held)
+
+    # -- operations -----------------------------------------------------------------------------------------------------------
+
+    def _dispatch(
+        self, kernel: Kernel, grid: Grid, bindings: Bindings, constants: bytes, wait: Points, signal: Points
+    ) -> Timepoint:
+        def encode() -> bytes:
+            flat: list[int] = []
+            for binding in bindings:
+                flat += (binding.buffer.resource, binding.offset, binding.size)  # type: ignore[attr-defined]
+            return commands.encode_dispatch(kernel.executable.resource, kernel.ordinal, grid, flat, constants)  # type: ignore[attr-defined]
+
+        self.device.dispatched += 1
+        return self._submit(commands.DISPATCH, encode, wait, signal)
+
+    def _fill(self, buffer: Buffer | BufferView, pattern: bytes, wait: Points, signal: Points) -> Timepoint:
+        owner = _own(buffer.buffer)
+        return self._submit(
+            commands.FILL, lambda: commands.encode_fill(owner.resource, buffer.offset, buffer.size, pattern), wait, signal
+        )
+
+    def _update(self, buffer: Buffer, offset: int, data: memoryview, wait: Points, signal: Points) -> Timepoint:
+        owner = _own(buffer)
+        if data.nbytes <= commands.MAX_INLINE:
+            return self._submit(commands.UPDATE, lambda: commands.encode_update(owner.resource, offset, data), wait, signal)
+        host, size = self.device.host, data.nbytes
+        transfer_id = host.next_transfer()
+        return self._submit(
+            commands.UPLOAD,
+            lambda: commands.encode_transfer(owner.resource, offset, size, transfer_id),
+            wait,
+            signal,
+            lambda epoch: host.send(transfer_id, data),
+        )
+
+    def _read(self, buffer: Buffer, offset: int, into: memoryview, wait: Points, signal: Points) -> Timepoint:
+        owner = _own(buffer)
+        host, axis, size = self.device.host, self.axis, into.nbytes
+        if size <= commands.MAX_INLINE:
+            return self._submit(
+                commands.READ,
+                lambda: commands.encode_range(owner.resource, offset, size),
+                wait,
+                signal,
+                lambda epoch: host.expect_result(axis, epoch, into),
+            )
+        transfer_id = host.next_transfer()
+        return self._submit(
+            commands.DOWNLOAD,
+            lambda: commands.encode_transfer(owner.resource, offset, size, transfer_id),
+            wait,
+            signal,
+            lambda epoch: host.expect_transfer(self, epoch, transfer_id, into),
+        )
+
+    def _copy(self, source: Buffer | BufferView, target: Buffer | BufferView, wait: Points, signal: Points) -> Timepoint:
+        first, second = _own(source.buffer), _own(target.buffer)
+        return self._submit(
+            commands.COPY,
+            lambda: commands.encode_copy(first.resource, source.offset, source.size, second.resource, target.offset),
+            wait,
+            signal,
+        )
+
+    def _barrier(self, wait: Points, signal: Points) -> Timepoint:
+        return self._submit(commands.BARRIER, lambda: b"", wait, signal)
+
+    # -- submission -----------------------------------------------------------------------------------------------------------
+
+    def _submit(
+        self,
+        op: int,
+        encode: Callable[[], bytes],
+        wait: Points,
+        signal: Points,
+        record: Callable[[int], None] | None = None,
+    ) -> Timepoint:
+        """Send the operation, or hold it behind what is held. `record(epoch)` runs before its answer can arrive."""
+        host = self.device.host
+        while True:
+            with self._lock:
+                if self.timeline._failure is not None:
+                    raise self.timeline._failure.copy()
+                epoch = self._next
+                waits = self._frontier(wait) if wait else ()
+                if waits is None or self._held:
+                    self._next = epoch + 1
+                    self._held.append(_Held(op, encode, wait, signal, epoch, record))
+                    break
+                if self._send(op, encode(), waits, signal, record):
+                    self._next = epoch + 1
+                    host.pump.written(True)
+                    return Timepoint(self.timeline, epoch)
+            host.wait_for_room()
+        for point in wait:
+            if not point.semaphore._settled(point.value):
+                point.on_done(self.drain)
+        self.drain()
+        return Timepoint(self.timeline, epoch)
+
+    def _send(self, op: int, body: bytes, waits: Frontier, signal: Points, record: Callable[[int], None] | None) -> bool:
+        """Hand the command to the session; False when the window is full. The lock is held."""
+        host = self.device.host
+        if host.crowded():
+            return False
+        with host.link.lock:
+            try:
+                epoch = host.link.session.command(self.axis, op, waits, body)
+            except BusyError:
+                return False
+            if signal:
+                self._signals.append((epoch, signal))
+                for point in signal:
+                    if isinstance(point.semaphore, RemoteSemaphore):
+                        point.semaphore.expect(point.value, self.axis, epoch)
+            if record is not None:
+                record(epoch)
+        return True
+
+    def _frontier(self, wait: Points) -> Frontier | None:
+        """What the server has to wait for, or None when it cannot know some of it."""
+        entries: list[tuple[int, int]] = []
+        for point in wait:
+            semaphore = point.semaphore
+            if semaphore._value >= point.value:
+                continue
+            entry = self._entry(semaphore, point.value)
+            if entry is None:
+                return None
+            if entry[0] != self.axis:
+                entries.append(entry)
+        if len(entries) <= 1:
+            return tuple(entries)
+        frontier = merge(entries)
+        if len(frontier) > MAX_FRONTIER:
+            raise UsageError(f"an operation can wait for {MAX_FRONTIER} queues, this one waits for {len(frontier)}")
+        return frontier
+
+    def _entry(self, semaphore: Semaphore, value: int) -> tuple[int, int] | None:
+        """The (axis, epoch) on this server that brings a semaphore to a value, if a submitted command does."""
+        host = self.device.host
+        if not isinstance(semaphore, RemoteSemaphore) or not host.owns(semaphore) or semaphore._failure is not None:
+            return None
+        entry = semaphore.entry(value)
+        if entry is None or entry[1] > host.link.session.submission.submitted(entry[0]):
+            return None
+        return entry
+
+    def drain(self) -> None:
+        """Send what is held and can go now; fail the queue when a wait has failed."""
+        sent, failure = False, None
+        with self._lock:
+            while self._held and failure is None:
+                held = self._held[0]
+                waits = self._frontier(held.wait)
+                if waits is None:
+                    failure = next((point.semaphore._failure for point in held.wait if _hopeless(point)), None)
+                    if failure is None:
+                        break
+                elif self._send(held.op, held.encode(), waits, held.signal, held.record):
+                    self._held.popleft()
+                    sent = True
+                else:
+                    break
+        if sent:
+            self.device.host.pump.written(True)
+        if failure is not None:
+            self.fail(failure)
+
+    # -- answers --------------------------------------------------------------------------------------------------------------
+
+    def expect_transfer(self, epoch: int) -> None:
+        """The bytes of a download come beside the answer: `epoch` is done only when both are here. The link's lock is held."""
+        self._arriving.add(epoch)
+
+    def transfer_done(self, epoch: int, error: Error | None) -> None:
+        """The bytes of a download are here, or never will be."""
+        if error is not None:
+            self.fail(error)
+            return
+        with self._progress:
+            self._arriving.discard(epoch)
+        self.advanced(0)
+
+    def advanced(self, epoch: int) -> None:
+        """Everything up to `epoch` is done on the server: move what waits for it here."""
+        with self._progress:
+            self._told = told = max(self._told, epoch)
+            if self._arriving:
+                told = min(told, min(self._arriving) - 1)
+            signals = self._signals
+            while signals and signals[0][0] <= told:
+                signal_all(signals.popleft()[1])
+            if told > self.timeline._value:
+                self.timeline._reach(told)
+
+    def fail(self, error: Error) -> None:
+        """End the queue: what is not done yet ends with the cause."""
+        with self._lock:
+            held = tuple(self._held)
+            self._held.clear()
+        with self._progress:
+            waiting = tuple(self._signals)
+            self._signals.clear()
+        self.timeline.fail(error)
+        for _, points in waiting:
+            fail_all(points, error)
+        for operation in held:
+            fail_all(operation.signal, error)
+
+
+def _own(buffer: Buffer) -> RemoteBuffer:
+    """The queue has checked that the buffer is this device's."""
+    assert isinstance(buffer, RemoteBuffer)  # noqa: S101
+    return buffer
+
+
+def _hopeless(point: Timepoint) -> bool:
+    return point.semaphore._value < point.value and point.semaphore._failure is not None

@@ -1,0 +1,64 @@
+"""Semaphores whose waiters read the link: the axis of a queue, and the user's own."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable
+
+from remora.hal.semaphore import Semaphore, Waiter
+from remora.link.pump import QueuePump
+
+__all__ = ["RemoteSemaphore"]
+
+
+class RemoteSemaphore(Semaphore):
+    """A local proxy: queues signal it when the server's ADVANCE arrives, the host whenever it likes.
+
+    `axis` is set for the timeline of a queue, whose values are the axis's epochs. For others `_epochs` remembers which epoch
+    will reach which value, so that a later command can wait for it on the server.
+    """
+
+    __slots__ = ("_epochs", "_pump", "axis")
+
+    def __init__(self, pump: QueuePump, axis: int | None, initial: int = 0, name: str = "semaphore") -> None:
+        super().__init__(initial, name)
+        self._pump = pump
+        self.axis = axis
+        self._epochs: list[tuple[int, int, int]] = []
+
+    def _wait_until(self, value: int, deadline: float | None) -> bool:
+        if not self._settled(value):
+            self._pump.count_round_trip()
+        return super()._wait_until(value, deadline)
+
+    def _park(self, waiter: Waiter, deadline: float | None) -> bool:
+        return self._pump.wait(waiter, deadline)
+
+    def _poll(self) -> None:
+        self._pump.poll()
+
+    def on(self, value: int, callback: Callable[[], None]) -> None:
+        """See `Semaphore.on`. While the callback is owed, the link's thread reads the lane if nobody else does."""
+        if self._settled(value):
+            callback()
+            return
+        self._pump.owe(1)
+
+        def settled() -> None:
+            self._pump.owe(-1)
+            callback()
+
+        super().on(value, settled)
+        self._pump.flush()
+
+    def expect(self, value: int, axis: int, epoch: int) -> None:
+        """Remember that `value` is reached when `epoch` on `axis` is done."""
+        self._epochs = [entry for entry in self._epochs if entry[0] > self._value]
+        self._epochs.insert(bisect_left(self._epochs, (value, axis, epoch)), (value, axis, epoch))
+
+    def entry(self, value: int) -> tuple[int, int] | None:
+        """The (axis, epoch) that will reach `value`, or None when no submitted command does."""
+        if self.axis is not None:
+            return self.axis, value
+        at = bisect_left(self._epochs, (value, 0, 0))
+        return self._epochs[at][1:] if at < len(self._epochs) else None

@@ -1,0 +1,256 @@
+"""A session, its three carriers, one lock, and the thread that reads the control lane and watches the clock.
+
+    lock      guards the session; held for microseconds, never during I/O or a callback
+    turn      one a lane: whoever holds it sends what the session wrote; the others leave their bytes to it
+    thread    "remora link": control lane, heartbeat, and whatever its `watch` adds (the client's pump, the server's supervisor)
+
+A failure seen anywhere ends in `fail`: first cause wins, carriers and transfers end, and the handler hears of it once (H05).
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import threading
+from collections.abc import Callable
+from time import monotonic
+from typing import Protocol
+
+from remora.carriers.carrier import Carrier
+from remora.errors import BrokenError, Error
+from remora.link.bulk import BulkLane
+from remora.session.events import Event, Failed
+from remora.session.session import Session
+from remora.session.state import Lane
+
+__all__ = ["GRACE", "Handler", "Link"]
+
+#: Seconds that a broken queue or bulk lane waits for the control lane to bring the cause.
+GRACE = 0.04
+#: The longest the thread sleeps, in seconds.
+NAP = 1.0
+
+
+class Handler(Protocol):
+    """Who hears of events. Called without the lock, from the thread that received them."""
+
+    def on_event(self, event: Event) -> None:
+        """One event that is not Failed."""
+
+    def on_failed(self, error: Error) -> None:
+        """The session ended. Called once."""
+
+
+class Link:
+    """An operational session on its carriers. `start()` runs the thread; `close()` or `fail()` end it."""
+
+    def __init__(self, session: Session, carriers: dict[Lane, Carrier], handler: Handler) -> None:
+        self.session = session
+        self.lock = threading.Lock()
+        self.carriers = carriers
+        self.handler = handler
+        self.ended = threading.Event()
+        self.round_trips = 0
+        self.bulk = BulkLane(carriers[Lane.BULK], self._bulk_broken, session.peer)
+        self._turns = {Lane.CONTROL: threading.Lock(), Lane.QUEUE: threading.Lock()}
+        self._rest: dict[Lane, memoryview] = {}
+        self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._watched: dict[int, Callable[[], None]] = {}
+        self._chores: list[Callable[[float], float]] = []
+        self._thread: threading.Thread | None = None
+
+    # -- sending --------------------------------------------------------------------------------------------------------------
+
+    def flush(self, lane: Lane) -> None:
+        """Send what the session has written on a lane. What the carrier has no room for is sent by the thread later."""
+        turn = self._turns[lane]
+        session = self.session
+        while (session.pending(lane) or lane in self._rest) and turn.acquire(blocking=False):
+            try:
+                failure = self._send(lane)
+            finally:
+                turn.release()
+            if failure is not None:
+                self.lane_broken(lane, failure)
+                return
+            if lane in self._rest:
+                self.wake()
+                return
+
+    def _send(self, lane: Lane) -> Error | None:
+        """Give the carrier one buffer. The caller has the lane's turn."""
+        rest = self._rest.pop(lane, None)
+        if rest is None:
+            with self.lock:
+                rest = memoryview(self.session.take(lane))
+        try:
+            sent = self.carriers[lane].send(rest) if len(rest) else 0
+        except Error as error:
+            return error
+        if sent < len(rest):
+            self._rest[lane] = rest[sent:]
+        return None
+
+    def unsent(self, lane: Lane) -> int:
+        """Bytes written and not yet taken by the carrier."""
+        rest = self._rest.get(lane)
+        return self.session.pending(lane) + (len(rest) if rest is not None else 0)
+
+    # -- receiving ------------------------------------------------------------------------------------------------------------
+
+    def receive(self, lane: Lane, timeout: float | None) -> bool:
+        """Read a lane once and hand its events on; False when nothing came in time. Never raises: failures end the link."""
+        try:
+            lease = self.carriers[lane].receive(timeout)
+        except Error as error:
+            self.lane_broken(lane, error)
+            return True
+        if lease is None:
+            return False
+        try:
+            with self.lock:
+                events = self.session.receive(lane, lease.view)
+            self.hand_on(events)
+        finally:
+            lease.release()
+        return True
+
+    def hand_on(self, events: list[Event]) -> None:
+        """Give events to the handler."""
+        handler = self.handler
+        for event in events:
+            if isinstance(event, Failed):
+                self._end(event.error)
+            else:
+                handler.on_event(event)
+
+    # -- the end --------------------------------------------------------------------------------------------------------------
+
+    def lane_broken(self, lane: Lane, error: Error) -> None:
+        """A carrier failed. The control lane may know better why: wait a moment for what it brings (H26)."""
+        if lane is not Lane.CONTROL and not self.ended.is_set():
+            if threading.current_thread() is self._thread:
+                deadline = monotonic() + GRACE
+                while not self.ended.is_set() and (left := deadline - monotonic()) > 0:
+                    self.receive(Lane.CONTROL, left)
+            else:
+                self.ended.wait(GRACE)
+        self.fail(error if error.origin else BrokenError(error.message, code=error.code, origin=self.session.peer))
+
+    def _bulk_broken(self, error: Error) -> None:
+        self.lane_broken(Lane.BULK, error)
+
+    def fail(self, error: Error) -> None:
+        """End the session with this cause; does nothing when it has ended."""
+        with self.lock:
+            events = self.session.fail(error)
+        self.hand_on(events)
+
+    def close(self, reason: str) -> None:
+        """End the session in good order, join the threads and close the carriers. Safe to repeat, not from a callback."""
+        with self.lock:
+            events = self.session.close(reason)
+        self.hand_on(events)
+        self.join()
+
+    def _end(self, error: Error) -> None:
+        self._say_goodbye()
+        for carrier in self.carriers.values():
+            carrier.fail(error)
+        self.bulk.fail(error)
+        self.handler.on_failed(error)
+        self.ended.set()
+        self.wake()
+
+    def _say_goodbye(self) -> None:
+        """Push the last control frame, if the carrier has room: the peer then knows why."""
+        turn = self._turns[Lane.CONTROL]
+        if turn.acquire(timeout=GRACE):
+            try:
+                while self.unsent(Lane.CONTROL):
+                    if self._send(Lane.CONTROL) is not None or Lane.CONTROL in self._rest:
+                        return
+            finally:
+                turn.release()
+
+    def join(self) -> None:
+        """Wait for the threads of an ended link and close what it holds. Safe to repeat."""
+        thread = self._thread
+        if thread is not None and thread is not threading.current_thread():
+            thread.join()
+        self.bulk.join()
+        for carrier in self.carriers.values():
+            carrier.close()
+        with self.lock:
+            wake, self._wake = self._wake, -1
+        if wake >= 0:
+            os.close(wake)
+
+    # -- the thread -----------------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Run the thread."""
+        self._thread = threading.Thread(target=self.run, name=f"remora link {self.session.peer}", daemon=True)
+        self._thread.start()
+
+    def watch(self, fd: int, ready: Callable[[], None] | None) -> None:
+        """Have the thread call `ready()` whenever `fd` is readable, or no more. Before `start`, or from the thread."""
+        if ready is None:
+            self._watched.pop(fd, None)
+        else:
+            self._watched[fd] = ready
+
+    def chore(self, run: Callable[[float], float]) -> None:
+        """Have the thread call `run(now)` each time around; it returns when (monotonic) it wants to be called again. Before `start`."""
+        self._chores.append(run)
+
+    def wake(self) -> None:
+        """Let the thread look around now."""
+        with self.lock:
+            if self._wake >= 0:
+                os.eventfd_write(self._wake, 1)
+
+    def run(self) -> None:
+        """What the thread does; the server's session process runs it on its main thread."""
+        poll = select.poll()
+        registered: dict[int, int] = {}
+        while not self.ended.is_set():
+            timeout = self._next_time() - monotonic()
+            self._register(poll, registered)
+            self._serve(poll.poll(max(0.0, timeout) * 1000))
+
+    def _next_time(self) -> float:
+        now = monotonic()
+        return min(self.session.next_tick(), now + NAP, *(chore(now) for chore in self._chores))
+
+    def _register(self, poll: select.poll, registered: dict[int, int]) -> None:
+        """Poll for exactly what is wanted now: input, and room on the carriers that had none."""
+        wanted = dict.fromkeys(self._watched, select.POLLIN)
+        wanted[self._wake] = wanted[self.carriers[Lane.CONTROL].fileno()] = select.POLLIN
+        for lane in tuple(self._rest):
+            fd = self.carriers[lane].fileno()
+            wanted[fd] = wanted.get(fd, 0) | select.POLLOUT
+        wanted.pop(-1, None)
+        for fd in registered.keys() - wanted.keys():
+            poll.unregister(fd)
+        for fd, mask in wanted.items():
+            if registered.get(fd) != mask:
+                poll.register(fd, mask)
+        registered.clear()
+        registered |= wanted
+
+    def _serve(self, ready: list[tuple[int, int]]) -> None:
+        control = self.carriers[Lane.CONTROL].fileno()
+        for fd, events in ready:
+            if fd == self._wake:
+                os.eventfd_read(fd)
+            elif fd == control and events != select.POLLOUT:
+                self.receive(Lane.CONTROL, 0)
+            elif events != select.POLLOUT and (call := self._watched.get(fd)) is not None:
+                call()
+        with self.lock:
+            events_due = self.session.tick(monotonic())
+        self.hand_on(events_due)
+        if not self.ended.is_set():
+            for lane in self._turns:
+                self.flush(lane)

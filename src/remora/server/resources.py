@@ -1,0 +1,103 @@
+"""What a session owns on the server, by id (H14, H15).
+
+Canonical ids are table slots with a generation; a slot whose generation is used up is retired. A provisional id stays an alias
+until its resource is released, or until the failure it stands for is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from remora.base.ids import MAX_GENERATION, ResourceType, describe_id, is_provisional, make_id, split_id, type_of
+from remora.errors import BusyError, Error, NotFoundError, PeerError
+
+__all__ = ["ResourceTable"]
+
+
+class ResourceTable:
+    """Ids to objects. Not thread-safe: the dispatcher's lock guards it."""
+
+    def __init__(self, capacity: int = 1 << 16) -> None:
+        self.capacity = capacity
+        self._objects: dict[int, Any] = {}
+        self._aliases: dict[int, int] = {}
+        self._provisional_of: dict[int, int] = {}
+        self._failed: dict[int, Error] = {}
+        self._pending: set[int] = set()
+        self._generations: list[int] = []
+        self._free: list[int] = []
+
+    def __len__(self) -> int:
+        return len(self._objects)
+
+    def announce(self, provisional: int, kind: ResourceType) -> None:
+        """A resource is being made under this id; until it is `add`ed or `fail`ed, commands that name it wait."""
+        self._check_new(provisional, kind)
+        self._pending.add(provisional)
+
+    def add(self, provisional: int, kind: ResourceType, thing: Any) -> int:
+        """Put an object under a fresh canonical id, with its provisional id as an alias. Raises BusyError when the table is full."""
+        if provisional not in self._pending:
+            self._check_new(provisional, kind)
+        canonical = make_id(kind, *self._take_slot())
+        self._pending.discard(provisional)
+        self._objects[canonical] = self._objects[provisional] = thing
+        self._aliases[provisional] = canonical
+        self._provisional_of[canonical] = provisional
+        return canonical
+
+    def fail(self, provisional: int, error: Error) -> None:
+        """The resource could not be made: commands that name it fail with this."""
+        self._pending.discard(provisional)
+        self._failed[provisional] = error
+
+    def is_pending(self, resource: int) -> bool:
+        """Whether the id's resource is still being made."""
+        return resource in self._pending
+
+    def get(self, resource: int) -> Any:
+        """The object. Raises the failure it stands for, or NotFoundError for an id that is not there (any more)."""
+        try:
+            return self._objects[resource]
+        except KeyError:
+            failed = self._failed.get(resource)
+            if failed is not None:
+                raise failed.copy() from None
+            raise NotFoundError(f"there is no {describe_id(resource)} in this session; it was released, or never made") from None
+
+    def release(self, resource: int, give_back: Callable[[Any], None]) -> None:
+        """Forget an id; a stale or unknown one is no error."""
+        provisional = resource if is_provisional(resource) else self._provisional_of.get(resource, 0)
+        self._failed.pop(provisional, None)
+        canonical = self._aliases.pop(provisional, None)
+        if canonical is None:
+            return
+        del self._provisional_of[canonical], self._objects[provisional]
+        _, generation, _, slot = split_id(canonical)
+        if generation < MAX_GENERATION:
+            self._free.append(slot)
+        give_back(self._objects.pop(canonical))
+
+    def clear(self, give_back: Callable[[Any], None]) -> None:
+        """Forget everything: the session ended."""
+        for canonical in tuple(self._provisional_of):
+            self.release(canonical, give_back)
+
+    def _take_slot(self) -> tuple[int, int]:
+        """(generation, slot)"""
+        if self._free:
+            slot = self._free.pop()
+        elif len(self._generations) < self.capacity:
+            slot = len(self._generations)
+            self._generations.append(0)
+        else:
+            raise BusyError(f"the session has {self.capacity} resources; release some")
+        self._generations[slot] += 1
+        return self._generations[slot], slot
+
+    def _check_new(self, provisional: int, kind: ResourceType) -> None:
+        if not is_provisional(provisional) or type_of(provisional) is not kind:
+            raise PeerError(f"{describe_id(provisional)} is no provisional id of a {kind.name.lower()}")
+        if provisional in self._aliases or provisional in self._failed or provisional in self._pending:
+            raise PeerError(f"{describe_id(provisional)} was used before")

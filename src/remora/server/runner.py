@@ -1,0 +1,135 @@
+"""One session on the server, from ACCEPT to its end: the shell around Link and Dispatcher.
+
+    control lane    the thread that calls `run` (the main thread of a session process)
+    queue lane      "remora queue lane": reads a batch, runs what is short, answers with one send
+    bulk lane       two threads, started with the first transfer
+    long kernels    the worker of each HAL queue
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from remora.base.ids import ResourceType
+from remora.carriers.carrier import Carrier
+from remora.errors import DeviceError, Error, PeerError, UsageError
+from remora.hal.device import Device
+from remora.hal.manifest import parse_kernels
+from remora.hal.target import Target
+from remora.link.link import Link
+from remora.server.dispatch import Dispatcher
+from remora.session.events import AllocateReceived, CommandReceived, Event, ReleaseReceived, RequestReceived
+from remora.session.session import Session
+from remora.session.state import Lane
+from remora.wire.control import ExecutableLoad, Loaded
+
+__all__ = ["SessionRunner"]
+
+
+class SessionRunner:
+    """Serves one session on open devices, which it does not own. `serve` and `run` return when the session has ended."""
+
+    def __init__(self, session: Session, carriers: dict[Lane, Carrier], devices: Sequence[Device]) -> None:
+        self.link = Link(session, carriers, self)
+        self.devices = devices
+        self.dispatcher = Dispatcher(self.link, devices)
+        self.error: Error | None = None
+        self._queue_thread = threading.Thread(target=self._run_queue_lane, name="remora queue lane", daemon=True)
+
+    def serve(self) -> None:
+        """Serve until the session ends. A session process then exits, whatever its kernels still do."""
+        self.link.bulk.start()
+        self._queue_thread.start()
+        self.link.run()
+
+    def run(self) -> None:
+        """Serve until the session ends, then join the threads and give everything back."""
+        self.serve()
+        self.link.join()
+        self._queue_thread.join()
+        self.dispatcher.close()
+
+    def stop(self, reason: str) -> None:
+        """End the session from outside, in good order; `run` returns soon."""
+        with self.link.lock:
+            events = self.link.session.close(reason)
+        self.link.hand_on(events)
+
+    def _run_queue_lane(self) -> None:
+        link, dispatcher, carrier = self.link, self.dispatcher, self.link.carriers[Lane.QUEUE]
+        while not link.ended.is_set():
+            try:
+                lease = carrier.receive()
+            except Error as error:
+                link.lane_broken(Lane.QUEUE, error)
+                return
+            if lease is None:
+                continue
+            with dispatcher.lock:
+                with link.lock:
+                    events = link.session.receive(Lane.QUEUE, lease.view)
+                self._guard(link.hand_on, events)
+                lease.release()
+                dispatcher.report()
+            link.flush(Lane.QUEUE)
+
+    def _guard(self, run: Callable[..., None], *args: Any) -> None:
+        """A peer's mistake that shows only here ends the session like one that the codec sees; a bug does not hide."""
+        try:
+            run(*args)
+        except PeerError as error:
+            self.link.fail(error)
+        except Exception as error:
+            failure = DeviceError(f"the server failed on a command: {type(error).__name__}: {error}")
+            failure.__cause__ = error
+            self.link.fail(failure)
+            raise
+
+    # -- events ---------------------------------------------------------------------------------------------------------------
+
+    def on_event(self, event: Event) -> None:
+        """See `link.Handler`."""
+        if type(event) is CommandReceived:
+            self.dispatcher.command(event)
+        elif type(event) is AllocateReceived:
+            self.dispatcher.allocate(event)
+        elif type(event) is ReleaseReceived:
+            self.dispatcher.release(event)
+        elif type(event) is RequestReceived:
+            self._guard(self._load, event.id, event.body)
+
+    def on_failed(self, error: Error) -> None:
+        """See `link.Handler`."""
+        self.error = error
+
+    def _load(self, request: int, body: ExecutableLoad) -> None:
+        """Load an executable: at once when it came along, or when its bulk transfer is complete."""
+        with self.dispatcher.lock:
+            self.dispatcher.table.announce(body.resource, ResourceType.EXECUTABLE)
+        if not body.transfer_id:
+            self._finish_load(request, body, memoryview(body.artifact), None)
+            return
+        room = memoryview(bytearray(body.size))
+        self.link.bulk.expect(body.transfer_id, room, lambda error: self._finish_load(request, body, room, error))
+
+    def _finish_load(self, request: int, body: ExecutableLoad, artifact: memoryview, error: Error | None) -> None:
+        answer: Loaded | Error
+        try:
+            if error is not None:
+                raise error
+            if body.device >= len(self.devices):
+                raise UsageError(f"there is no device {body.device}; the server has {len(self.devices)}")
+            executable = self.devices[body.device].load_artifact(Target(*body.target), artifact, parse_kernels(body.manifest))
+            answer = Loaded(self.dispatcher.loaded(body.resource, executable))
+        except Error as failure:
+            self.dispatcher.not_loaded(body.resource, failure)
+            answer = failure
+        with self.link.lock:
+            if self.link.session.failure is not None:
+                return
+            self.link.session.respond(request, answer)
+        self.link.flush(Lane.CONTROL)
+        self.link.flush(Lane.QUEUE)
+

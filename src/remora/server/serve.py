@@ -1,0 +1,234 @@
+"""The parent process: listener, greetings, slots. Single-threaded, and it never opens a device (H06, H26).
+
+One poll loop: a listener is readable (accept), a greeting is readable (HELLO: fork a session or refuse; JOIN: hand the lane over),
+a slot is readable (its session ended). A broken client costs its greeting and nothing else.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import select
+import threading
+from contextlib import suppress
+from time import monotonic
+
+from remora.base.uri import parse_uri
+from remora.carriers import registry
+from remora.carriers.carrier import Keepalive, Listener
+from remora.errors import BusyError, DeadlineError, Error, NotFoundError, PeerError
+from remora.hal.device import Device
+from remora.hal.registry import find_driver
+from remora.server.catalog import MACHINE, axes_of, entries_of
+from remora.server.greeting import Greeting
+from remora.server.options import ServeOptions
+from remora.server.probe import probe
+from remora.server.process import open_all, spawn
+from remora.server.slot import Slot, ThreadSlot
+from remora.session.session import Session
+from remora.session.state import Lane, Role
+from remora.wire.bootstrap import CAPABILITY_BULK, Accept, Hello, Join
+from remora.wire.catalog import DeviceEntry
+
+__all__ = ["Server"]
+
+#: Seconds that a connection has to send its first frame.
+GREETING_TIMEOUT = 10.0
+MAX_GREETINGS = 64
+#: Seconds that sessions have to end in good order when the server stops.
+STOP_TIMEOUT = 3.0
+
+
+class Server:
+    """Serves devices to remora clients. `start`, then `serve` until `stop`; `with` stops it.
+
+    Example: `server = Server(ServeOptions(bind=("tcp://127.0.0.1:0",))); server.start(); print(server.addresses); server.serve()`.
+    Without `shared`, the process that calls `serve` must have no other threads: it forks.
+    """
+
+    def __init__(self, options: ServeOptions) -> None:
+        self.options = options
+        self.entries: tuple[DeviceEntry, ...] = ()
+        self._devices: list[Device] = []
+        self._listeners: dict[int, Listener] = {}
+        self._greetings: dict[int, Greeting] = {}
+        self._slots: dict[int, Slot] = {}
+        self._last_id = 0
+        self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._stopping = threading.Event()
+        self._closed = False
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """The bound addresses, ports filled in."""
+        return tuple(listener.address for listener in self._listeners.values())
+
+    @property
+    def sessions(self) -> tuple[Slot, ...]:
+        """The live sessions."""
+        return tuple(self._slots.values())
+
+    def start(self) -> None:
+        """Read the catalog and listen. Raises what keeps a device from opening or an address from being bound."""
+        options = self.options
+        try:
+            if options.shared:
+                self._devices = open_all(options.devices)
+                self.entries = entries_of([device.info for device in self._devices])
+            else:
+                for uri in options.devices:
+                    find_driver(parse_uri(uri).scheme)  # warm: sessions inherit the imported driver
+                self.entries = probe(options.devices)
+            keepalive = Keepalive(options.heartbeat.interval, options.heartbeat.deadline)
+            for address in options.bind:
+                listener = registry.listen(address, keepalive=keepalive)
+                self._listeners[listener.fileno()] = listener
+        except BaseException:
+            self.close()
+            raise
+
+    def serve(self) -> None:
+        """Serve until `stop`; then end the sessions in good order and close."""
+        try:
+            while not self._stopping.is_set():
+                self._turn(self._timeout())
+            self._end_sessions()
+        finally:
+            self.close()
+
+    def stop(self) -> None:
+        """Let `serve` return. From any thread or signal handler."""
+        self._stopping.set()
+        with suppress(OSError):
+            os.eventfd_write(self._wake, 1)
+
+    def close(self) -> None:
+        """Close what is open. Safe to repeat; while another thread is in `serve`, call `stop` and wait for it instead."""
+        if self._closed:
+            return
+        self._closed = True
+        for listener in self._listeners.values():
+            listener.close()
+        for greeting in self._greetings.values():
+            greeting.carrier.close()
+        for slot in self._slots.values():
+            slot.kill()
+            slot.retire()
+        for device in self._devices:
+            device.close()
+        os.close(self._wake)
+
+    # -- the loop -------------------------------------------------------------------------------------------------------------
+
+    def _timeout(self) -> float:
+        return min((greeting.deadline - monotonic() for greeting in self._greetings.values()), default=60.0)
+
+    def _turn(self, timeout: float) -> None:
+        poll = select.poll()
+        for fd in (self._wake, *self._listeners, *self._greetings, *self._slots):
+            poll.register(fd, select.POLLIN)
+        for fd, _ in poll.poll(max(0.0, timeout) * 1000):
+            if fd == self._wake:
+                os.eventfd_read(fd)
+            elif fd in self._slots:
+                self._retire(fd)
+            elif fd in self._greetings:
+                self._greet(fd)
+            elif fd in self._listeners:
+                self._accept(self._listeners[fd])
+        now = monotonic()
+        for fd, greeting in tuple(self._greetings.items()):
+            if greeting.deadline <= now:
+                del self._greetings[fd]
+                greeting.refuse(DeadlineError(f"no HELLO within {GREETING_TIMEOUT:g} s"))
+
+    def _accept(self, listener: Listener) -> None:
+        with suppress(Error):
+            carrier = listener.accept(0)
+            if carrier is None:
+                return
+            carrier.activate()
+            greeting = Greeting(carrier, monotonic() + GREETING_TIMEOUT)
+            if len(self._greetings) >= MAX_GREETINGS:
+                greeting.refuse(BusyError(f"{MAX_GREETINGS} connections are waiting to greet; try again"))
+            else:
+                self._greetings[carrier.fileno()] = greeting
+
+    def _greet(self, fd: int) -> None:
+        greeting = self._greetings[fd]
+        try:
+            message = greeting.poll()
+            if message is None:
+                return
+            del self._greetings[fd]
+            if isinstance(message, Hello):
+                self._open_session(greeting, message)
+            elif isinstance(message, Join):
+                self._join(greeting, message)
+            else:
+                raise PeerError(f"a connection that opens with {type(message).__name__}")
+        except Error as error:
+            self._greetings.pop(fd, None)
+            greeting.refuse(error)
+
+    def _open_session(self, greeting: Greeting, hello: Hello) -> None:
+        options = self.options
+        if len(self._slots) >= options.max_sessions:
+            greeting.refuse(
+                BusyError(f"the server's {options.max_sessions} sessions are all in use; try again later, or start it with --max-sessions")
+            )
+            return
+        if hello.required & ~CAPABILITY_BULK:
+            raise NotFoundError(f"the client requires the capabilities {hello.required:#x}, which this server does not have")
+        self._last_id += 1
+        carrier = greeting.carrier
+        session = Session(Role.SERVER, carrier.peer, monotonic(), options.heartbeat)
+        session.receive(Lane.CONTROL, memoryview(greeting.frame))
+        accept = Accept(
+            session_id=self._last_id,
+            token=secrets.token_bytes(16),
+            capabilities=CAPABILITY_BULK,
+            machine=MACHINE,
+            axes=axes_of(self.entries),
+            command_window=options.command_window,
+            devices=self.entries,
+        )
+        slot: Slot
+        if options.shared:
+            slot = ThreadSlot(accept, session, carrier, self._devices)
+        else:
+            slot = spawn(session, carrier, accept, options.devices, parse_uri(carrier.local).scheme)
+        self._slots[slot.fileno()] = slot
+        options.log(f"session {slot.session_id} began: {hello.client or carrier.peer}{slot.place}")
+
+    def _join(self, greeting: Greeting, join: Join) -> None:
+        slot = next((slot for slot in self._slots.values() if slot.takes(join)), None)
+        if slot is None:
+            greeting.refuse(NotFoundError(f"there is no session {join.session_id} that waits for this lane; it may have ended"))
+        else:
+            slot.give_lane(Lane(join.lane), greeting.carrier)
+
+    def _retire(self, fd: int) -> None:
+        slot = self._slots.pop(fd)
+        self.options.log(f"session {slot.session_id} {slot.retire()}")
+
+    def _end_sessions(self) -> None:
+        for slot in self._slots.values():
+            slot.stop("the server is stopping")
+        deadline = monotonic() + STOP_TIMEOUT
+        while self._slots and (left := deadline - monotonic()) > 0:
+            self._wait_for_slots(left)
+
+    def _wait_for_slots(self, timeout: float) -> None:
+        poll = select.poll()
+        for fd in self._slots:
+            poll.register(fd, select.POLLIN)
+        for fd, _ in poll.poll(timeout * 1000):
+            self._retire(fd)
+
+    def __enter__(self) -> Server:
+        return self
+
+    def __exit__(self, *unused: object) -> None:
+        self.stop()
+

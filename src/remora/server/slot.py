@@ -1,0 +1,186 @@
+"""One session's place in the server: as a process of its own (the default), or as a thread (`--shared`)."""
+
+from __future__ import annotations
+
+import hmac
+import os
+import signal
+import socket
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from contextlib import suppress
+
+from remora.carriers.carrier import Carrier
+from remora.errors import DeviceLostError, Error
+from remora.hal.device import Device
+from remora.server.runner import SessionRunner
+from remora.session.session import Session
+from remora.session.state import Lane
+from remora.wire.bootstrap import Accept, Join
+from remora.wire.control import Failure, encode_control
+
+__all__ = ["ProcessSlot", "Slot", "ThreadSlot"]
+
+
+class Slot(ABC):
+    """A session from ACCEPT to its end. `fileno` is readable when it has ended."""
+
+    def __init__(self, accept: Accept, client: str) -> None:
+        self.session_id = accept.session_id
+        self.token = accept.token
+        self.client = client
+        self.missing = {Lane.QUEUE, Lane.BULK}
+
+    def takes(self, join: Join) -> bool:
+        """Whether a JOIN is for this session, with its token and for a lane that is still missing."""
+        return join.session_id == self.session_id and hmac.compare_digest(join.token, self.token) and join.lane in self.missing
+
+    @property
+    def place(self) -> str:
+        """Where it runs, for the log."""
+        return ""
+
+    @abstractmethod
+    def fileno(self) -> int:
+        """A descriptor that is readable when the session has ended."""
+
+    @abstractmethod
+    def give_lane(self, lane: Lane, carrier: Carrier) -> None:
+        """Hand a joined connection over."""
+
+    @abstractmethod
+    def stop(self, reason: str) -> None:
+        """Ask the session to end in good order."""
+
+    @abstractmethod
+    def kill(self) -> None:
+        """End it now."""
+
+    @abstractmethod
+    def retire(self) -> str:
+        """After the end: tell the client the cause if the session could not, let go of everything, and say what happened."""
+
+
+class ProcessSlot(Slot):
+    """The parent's view of a session process.
+
+    The parent keeps the control connection's descriptor: when the process dies, the client hears of the signal from here (H26).
+    """
+
+    def __init__(self, accept: Accept, client: str, pid: int, control: int, supervisor: socket.socket) -> None:
+        super().__init__(accept, client)
+        self.pid = pid
+        self._pidfd = os.pidfd_open(pid)
+        self._control = control
+        self._supervisor = supervisor
+
+    @property
+    def place(self) -> str:
+        """See `Slot.place`."""
+        return f", pid {self.pid}"
+
+    def fileno(self) -> int:
+        return self._pidfd
+
+    def give_lane(self, lane: Lane, carrier: Carrier) -> None:
+        self.missing.discard(lane)
+        peer = carrier.peer.encode()
+        fd = carrier.detach()
+        try:
+            with suppress(OSError):
+                socket.send_fds(self._supervisor, [bytes([lane]) + peer], [fd])
+        finally:
+            os.close(fd)
+
+    def stop(self, reason: str) -> None:
+        with suppress(OSError):
+            self._supervisor.send(b"\0" + reason.encode())
+
+    def kill(self) -> None:
+        with suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+
+    def retire(self) -> str:
+        _, status = os.waitpid(self.pid, 0)
+        code = os.waitstatus_to_exitcode(status)
+        story = "ended"
+        if code:
+            story = f"died of {signal.Signals(-code).name}" if code < 0 else f"exited with code {code}"
+            error = DeviceLostError(
+                f"the session's process on the server (pid {self.pid}) {story} while it owned the device; "
+                "the server and other sessions go on: open the device again",
+                origin=f"session {self.session_id}",
+            )
+            with suppress(OSError):
+                last = socket.socket(fileno=os.dup(self._control))
+                with last:
+                    last.send(encode_control(Failure(error)), socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+        os.close(self._control)
+        os.close(self._pidfd)
+        self._supervisor.close()
+        return story
+
+
+class ThreadSlot(Slot):
+    """A session on a thread of this process, on devices that all sessions share."""
+
+    def __init__(self, accept: Accept, session: Session, control: Carrier, devices: Sequence[Device]) -> None:
+        super().__init__(accept, session.hello.client if session.hello else "")
+        self._session = session
+        self._carriers = {Lane.CONTROL: control}
+        self._devices = devices
+        self._done = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._runner: SessionRunner | None = None
+        self._thread: threading.Thread | None = None
+        session.accept(accept)
+        control.send_all(session.take(Lane.CONTROL), timeout=1.0)
+
+    def fileno(self) -> int:
+        return self._done
+
+    def give_lane(self, lane: Lane, carrier: Carrier) -> None:
+        self.missing.discard(lane)
+        self._carriers[lane] = carrier
+        self._session.lane_joined(lane)
+        if not self.missing:
+            self._runner = SessionRunner(self._session, self._carriers, self._devices)
+            self._thread = threading.Thread(target=self._run, name=f"remora session {self.session_id}", daemon=True)
+            self._thread.start()
+
+    def _run(self) -> None:
+        assert self._runner is not None  # noqa: S101  (set just before the thread starts)
+        try:
+            confirm_lanes(self._session, self._carriers)
+            self._runner.run()
+        except Error as error:
+            self._runner.link.fail(error)
+        finally:
+            os.eventfd_write(self._done, 1)
+
+    def stop(self, reason: str) -> None:
+        if self._runner is not None:
+            self._runner.stop(reason)
+        else:
+            self.kill()
+
+    def kill(self) -> None:
+        if self._runner is None:
+            os.eventfd_write(self._done, 1)
+        for carrier in tuple(self._carriers.values()):
+            carrier.close()
+
+    def retire(self) -> str:
+        if self._thread is not None:
+            self._thread.join()
+        for carrier in self._carriers.values():
+            carrier.close()
+        os.close(self._done)
+        return "ended"
+
+
+def confirm_lanes(session: Session, carriers: dict[Lane, Carrier]) -> None:
+    """Answer JOINED on both lanes."""
+    for lane in (Lane.QUEUE, Lane.BULK):
+        carriers[lane].send_all(session.joined_message(lane), timeout=1.0)
+
