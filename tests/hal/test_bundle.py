@@ -15,7 +15,7 @@ from remora.errors import Error, NotFoundError, UnsupportedError, UsageError
 from remora.hal.buffer import Access
 from remora.hal.bundle import Bundle
 from remora.hal.executable import CONSTANT_CODES, BindingRule, ConstantRule, GridRule, KernelInfo
-from remora.hal.manifest import MAX_ARTIFACT_BYTES, MAX_MANIFEST_BYTES, parse_manifest
+from remora.hal.manifest import MAX_ARTIFACT_BYTES, MAX_MANIFEST_BYTES, encode_kernels, parse_kernels, parse_manifest
 from remora.hal.target import Target
 
 V1, V3, ARM = Target("cpu", "x86_64"), Target("cpu", "x86_64-v3"), Target("cpu", "aarch64")
@@ -176,7 +176,7 @@ def test_an_artifact_that_changed_after_loading_is_refused(tmp_path):
 
 
 def test_names_that_are_not_there():
-    with pytest.raises(NotFoundError, match="no bundle /nowhere/x.rbundle; check the path"):
+    with pytest.raises(NotFoundError, match=r"no bundle /nowhere/x\.rbundle; check the path"):
         Bundle.load("/nowhere/x.rbundle")
     with pytest.raises(NotFoundError, match=r"no source 'x\.c'; it has add\.c"):
         sample().source("x.c")
@@ -306,6 +306,29 @@ def test_d11_text_that_is_no_manifest_is_refused(text, message):
         Bundle.load(repacked(sample(), change=text))
 
 
+@settings(deadline=None)
+@given(st.lists(kernels(), min_size=1, max_size=4, unique_by=lambda info: info.name))
+def test_h19_contracts_travel_alone(infos):
+    assert parse_kernels(encode_kernels(infos)) == tuple(infos)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (b"", "kernels: no valid JSON"),
+        (b"[]", "kernels must be a list of 1 to 1024"),
+        (b"{}", "kernels must be a list"),
+        (b"[{}]", r"kernels\[0\].name is missing"),
+        (b'[{"name": "k", "name": "k"}]', "'name' stands twice"),
+        (b'[{"name": "k"}, {"name": "k"}]', r"kernels\[1\]: k is there already"),
+        (b'[{"name": "k", "bindings": [{"name": "x", "access": "all"}]}]', r"kernels\[0\].bindings\[0\].access"),
+    ],
+)
+def test_h19_wrong_contracts_are_refused_with_the_place(text, message):
+    with pytest.raises(UsageError, match=message):
+        parse_kernels(text)
+
+
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=8),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
@@ -361,7 +384,7 @@ def test_d11_a_member_twice_is_refused():
 def test_d11_a_manifest_that_unpacks_to_too_much_is_not_unpacked():
     bomb = repacked(sample(), change=b" " * (64 << 20))
     assert len(bomb) < 1 << 17
-    with pytest.raises(UsageError, match="manifest.json unpacks to 67108864 bytes"):
+    with pytest.raises(UsageError, match=r"manifest\.json unpacks to 67108864 bytes"):
         Bundle.load(bomb)
 
 
@@ -374,7 +397,7 @@ def test_d11_an_artifact_that_unpacks_to_more_than_it_says_is_refused():
     lie = (16).to_bytes(4, "little")
     packed = repacked(big, change=put(value_of(big), (*A0, "bytes"), 16)).replace(honest, lie)
     loaded = Bundle.load(packed)
-    with pytest.raises(UsageError, match="damaged|not what the manifest says"):
+    with pytest.raises(UsageError, match=r"damaged|not what the manifest says"):
         loaded.select([V1])
 
 

@@ -198,7 +198,7 @@ def test_the_producer_lives_as_long_as_the_view_and_no_longer(old, shape):
 @pytest.mark.parametrize("data", [np.arange(6)[::2], np.arange(6)])
 def test_the_deleter_is_called_exactly_once_taken_or_refused(versioned, data):
     calls = []
-    deleter = dlpack_capsule._Deleter(lambda address: calls.append(address))
+    deleter = dlpack_capsule._Deleter(calls.append)
     managed = dlpack_capsule._ManagedVersioned() if versioned else dlpack_capsule._Managed()
     if versioned:
         managed.major = 1
@@ -342,7 +342,10 @@ def test_a_tensor_for_people():
 
 
 def test_ctypes_and_numpy_are_not_imported_for_buffers():
-    script = "import sys; from remora.hal.dlpack import host_bytes; host_bytes(bytearray(4)); print({'ctypes', 'numpy'} & set(sys.modules))"
+    script = (
+        "import sys; from remora.hal.dlpack import host_bytes; host_bytes(bytearray(4)); "
+        "print({'ctypes', 'numpy'} & set(sys.modules))"
+    )
     result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=30, check=True)
     assert result.stdout.strip() == "set()"
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, TypeAlias, final
 
-from remora.errors import Error, NotFoundError, UsageError
+from remora.errors import NotFoundError, UsageError
 from remora.hal.dlpack import host_bytes
 from remora.hal.manifest import MAX_MANIFEST_BYTES, Manifest, Member, encode_manifest, parse_manifest
 from remora.hal.target import Target, choose_target
@@ -193,8 +193,6 @@ class _Archive:
         try:
             with self._zip.open(info) as member:
                 return member.read(most + 1)
-        except Error:
-            raise
         except self._broken as error:
             raise UsageError(f"{self._name}: {file} is damaged ({error}); get the bundle again") from None
 

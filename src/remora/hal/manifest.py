@@ -27,7 +27,17 @@ from remora.hal.target import Target
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-__all__ = ["FORMAT", "MAX_ARTIFACT_BYTES", "MAX_MANIFEST_BYTES", "Manifest", "Member", "encode_kernels", "encode_manifest", "parse_kernels", "parse_manifest"]
+__all__ = [
+    "FORMAT",
+    "MAX_ARTIFACT_BYTES",
+    "MAX_MANIFEST_BYTES",
+    "Manifest",
+    "Member",
+    "encode_kernels",
+    "encode_manifest",
+    "parse_kernels",
+    "parse_manifest",
+]
 
 FORMAT = 1
 MAX_MANIFEST_BYTES = 1 << 20
