@@ -127,8 +127,7 @@ def encode_bootstrap(message: Bootstrap) -> bytes:
             return write_status(writer, message.error).frame(REJECT, 0, VERSION)
         case Join():
             return writer.u64(message.session_id).raw(message.token).u64(message.lane).frame(JOIN, 0, VERSION)
-        case Joined():
-            return writer.u64(message.session_id).u64(message.lane).frame(JOINED, 0, VERSION)
+    return writer.u64(message.session_id).u64(message.lane).frame(JOINED, 0, VERSION)
 
 
 def decode_bootstrap(frame: memoryview) -> Bootstrap:

@@ -138,12 +138,10 @@ def encode_control(message: Control) -> bytes:
         case Request():
             writer.u32(message.id).u16(EXECUTABLE_LOAD).u16(0)
             return _write_load(writer, message.body).frame(REQUEST)
-        case Response():
-            failed = isinstance(message.body, Error)
-            writer.u32(message.id).u16(EXECUTABLE_LOAD).u8(not failed).u8(0)
-            if isinstance(message.body, Error):
-                return write_status(writer, message.body).frame(RESPONSE)
-            return writer.u64(message.body.resource).frame(RESPONSE)
+    writer.u32(message.id).u16(EXECUTABLE_LOAD).u8(not isinstance(message.body, Error)).u8(0)
+    if isinstance(message.body, Error):
+        return write_status(writer, message.body).frame(RESPONSE)
+    return writer.u64(message.body.resource).frame(RESPONSE)
 
 
 def decode_control(frame: memoryview) -> Control:

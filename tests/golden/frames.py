@@ -1,0 +1,96 @@
+"""The messages whose bytes are pinned, by lane and name. `tests/golden/<lane>.<name>.bin` holds the bytes."""
+
+from pathlib import Path
+
+from remora.base.ids import ResourceType, make_axis, make_id, make_provisional
+from remora.errors import BusyError, ClosedError, DeviceError, DeviceLostError, NotFoundError, OutOfMemoryError, UsageError
+from remora.wire import bulk, commands, queue
+from remora.wire.bootstrap import CAPABILITIES, CAPABILITY_BULK, Accept, Hello, Join, Joined, Reject
+from remora.wire.catalog import DeviceEntry, HeapEntry
+from remora.wire.control import ExecutableLoad, Failure, Goaway, Loaded, Ping, Pong, Request, Response
+
+FOLDER = Path(__file__).parent
+
+AXIS = make_axis(1, 2, queue=0)
+OTHER_AXIS = make_axis(1, 2, queue=1)
+TOKEN = bytes(range(16))
+BUFFER = make_id(ResourceType.BUFFER, 3, 12)
+TARGET = make_id(ResourceType.BUFFER, 1, 13)
+NEW_BUFFER = make_provisional(ResourceType.BUFFER, 7)
+NEXT_BUFFER = make_provisional(ResourceType.BUFFER, 8)
+KERNELS = make_id(ResourceType.EXECUTABLE, 1, 2)
+NEW_KERNELS = make_provisional(ResourceType.EXECUTABLE, 9)
+MANIFEST = b'{"kernels": []}'
+
+CPU = DeviceEntry(
+    name="Eight cores",
+    driver="cpu",
+    targets=(("cpu", "x86_64-v3"), ("cpu", "x86_64")),
+    heaps=(HeapEntry("host", 16 << 30, 4 << 30, 64),),
+    queue_count=2,
+)
+NULL = DeviceEntry(name="Nichts ü", driver="null", targets=(), heaps=(), queue_count=1)
+ACCEPT = Accept(1, TOKEN, CAPABILITY_BULK, 2, ((AXIS, 0), (OTHER_AXIS, 0)), 256, (CPU, NULL))
+
+BOOTSTRAP = {
+    "hello": Hello(client="remora 0.1"),
+    "hello_axes": Hello(CAPABILITIES, CAPABILITY_BULK, 3, ((5, 1), (6, 0)), ""),
+    "accept": ACCEPT,
+    "reject": Reject(BusyError("all 16 sessions are in use", origin="tcp://127.0.0.1:5000")),
+    "join_queue": Join(1, TOKEN, 1),
+    "join_bulk": Join(1, TOKEN, 2),
+    "joined": Joined(1, 2),
+}
+CONTROL = {
+    "ping": Ping(1),
+    "pong": Pong(0xFFFF_FFFF_FFFF_FFFF),
+    "goaway": Goaway(ClosedError("the server stops")),
+    "failure": Failure(DeviceLostError("the session's process died of SIGSEGV", origin="kernel crash")),
+    "request_inline": Request(1, ExecutableLoad(NEW_KERNELS, 0, ("cpu", "x86_64"), MANIFEST, 5, b"\x7fELF!")),
+    "request_bulk": Request(0xFFFF_FFFF, ExecutableLoad(NEW_KERNELS, 1, ("cpu", "x86_64"), MANIFEST, 1 << 20, b"", 4)),
+    "response_loaded": Response(1, Loaded(KERNELS)),
+    "response_error": Response(2, NotFoundError("no kernel add; there are: sub", origin="cpu")),
+}
+_FILL = commands.Fill(BUFFER, 8, 16, b"\x01\x02")
+_DISPATCH = commands.Dispatch(KERNELS, 1, (4, 2, 1), (BUFFER, 0, 64, NEW_BUFFER, 64, 128), b"\x2a\0\0\0")
+QUEUE = {
+    "command_barrier": (queue.COMMAND, commands.BARRIER, AXIS, 1, (), None),
+    "command_barrier_waits": (queue.COMMAND, commands.BARRIER, AXIS, 9, ((AXIS, 8), (OTHER_AXIS, 1)), None),
+    "command_fill": (queue.COMMAND, commands.FILL, AXIS, 1, (), _FILL),
+    "command_update": (queue.COMMAND, commands.UPDATE, AXIS, 2, (), commands.Update(BUFFER, 4, 5, memoryview(b"hello"))),
+    "command_copy": (queue.COMMAND, commands.COPY, AXIS, 3, ((OTHER_AXIS, 1),), commands.Copy(BUFFER, 0, 64, TARGET, 128)),
+    "command_read": (queue.COMMAND, commands.READ, AXIS, 4, (), commands.Range(NEW_BUFFER, 0, 64 << 10)),
+    "command_upload": (queue.COMMAND, commands.UPLOAD, AXIS, 5, (), commands.Transfer(BUFFER, 0, 1 << 20, 1)),
+    "command_download": (queue.COMMAND, commands.DOWNLOAD, AXIS, 6, (), commands.Transfer(BUFFER, 0, 1 << 20, 2)),
+    "command_dispatch": (queue.COMMAND, commands.DISPATCH, AXIS, 7, ((AXIS, 6),), _DISPATCH),
+    "command_dispatch_bare": (queue.COMMAND, commands.DISPATCH, AXIS, 8, (), commands.Dispatch(KERNELS, 0, (1, 1, 1), (), b"")),
+    "allocate": (queue.ALLOCATE, 0, NEW_BUFFER, 4096),
+    "release": (queue.RELEASE, 8, (BUFFER, NEW_BUFFER)),
+    "advance": (queue.ADVANCE, AXIS, 8, (), None),
+    "advance_names": (queue.ADVANCE, AXIS, 0, ((NEW_BUFFER, BUFFER), (NEXT_BUFFER, TARGET)), None),
+    "advance_failed": (queue.ADVANCE, AXIS, 9, (), DeviceError("the kernel returned 7", origin="kernel add")),
+    "advance_names_failed": (queue.ADVANCE, AXIS, 9, ((NEW_BUFFER, BUFFER),), UsageError("the grid is empty")),
+    "result": (queue.RESULT, AXIS, 4, memoryview(bytes(range(8)))),
+    "result_padded": (queue.RESULT, AXIS, 5, memoryview(b"hello")),
+    "unnamed": (queue.UNNAMED, NEW_BUFFER, OutOfMemoryError("4096 bytes asked for, 0 are there")),
+}
+BULK = {
+    "start": (bulk.START, 1, (1 << 20) + 5, b""),
+    "data": (bulk.DATA, 1, 1 << 20, b"last!"),
+    "complete": (bulk.COMPLETE, 1, (1 << 20) + 5, b""),
+    "abort": (bulk.ABORT, 2, 0, ClosedError("the buffer was freed")),
+    "credit": (bulk.CREDIT, 1, (1 << 20) + 5, b""),
+}
+
+LANES = {"bootstrap": BOOTSTRAP, "control": CONTROL, "queue": QUEUE, "bulk": BULK}
+
+#: (lane, name) of every golden message.
+NAMES = [(lane, name) for lane, messages in LANES.items() for name in messages]
+
+
+def path(lane: str, name: str) -> Path:
+    return FOLDER / f"{lane}.{name}.bin"
+
+
+def golden(lane: str, name: str) -> bytes:
+    return path(lane, name).read_bytes()

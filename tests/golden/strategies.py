@@ -1,0 +1,148 @@
+"""Hypothesis strategies for every message of the wire, by lane, in the form that `codecs` takes."""
+
+from hypothesis import strategies as st
+
+from remora.base.frontier import MAX_FRONTIER
+from remora.base.ids import MAX_COUNTER, MAX_GENERATION, MAX_SLOT, ResourceType, make_id, make_provisional
+from remora.errors import Status, error_from_status
+from remora.wire import bulk, commands, queue
+from remora.wire.bootstrap import CAPABILITIES, Accept, Hello, Join, Joined, Reject
+from remora.wire.catalog import DeviceEntry, HeapEntry
+from remora.wire.control import MAX_ARTIFACT, ExecutableLoad, Failure, Goaway, Loaded, Ping, Pong, Request, Response
+
+
+def number(bits, least=0):
+    return st.integers(least, (1 << bits) - 1)
+
+
+u64, positive = number(64), number(64, 1)
+texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=40)
+errors = st.builds(error_from_status, st.sampled_from([code for code in Status if code]), texts, texts)
+
+
+def canonical(kind):
+    return st.builds(make_id, st.just(kind), st.integers(0, MAX_GENERATION), st.integers(0, MAX_SLOT), number(8))
+
+
+def provisional(kind):
+    return st.builds(make_provisional, st.just(kind), st.integers(1, MAX_COUNTER))
+
+
+def pairs(second, least=0):
+    """(axis, epoch) pairs, ascending by axis."""
+    entries = st.dictionaries(u64, second, min_size=least, max_size=MAX_FRONTIER)
+    return entries.map(lambda table: tuple(sorted(table.items())))
+
+
+capabilities = st.integers(0, CAPABILITIES)
+tokens = st.binary(min_size=16, max_size=16)
+heaps = st.builds(HeapEntry, texts, u64, u64, st.integers(0, 63).map(lambda bit: 1 << bit))
+devices = st.builds(
+    DeviceEntry,
+    texts,
+    texts,
+    st.lists(st.tuples(texts, texts), max_size=4).map(tuple),
+    st.lists(heaps, max_size=3).map(tuple),
+    st.integers(1, 16),
+)
+BOOTSTRAP = st.one_of(
+    st.builds(Hello, capabilities, capabilities, number(8), pairs(u64), texts),
+    st.builds(
+        Accept,
+        positive,
+        tokens,
+        capabilities,
+        number(8),
+        pairs(st.just(0)),
+        number(32, 1),
+        st.lists(devices, min_size=1, max_size=3).map(tuple),
+    ),
+    st.builds(Reject, errors),
+    st.builds(Join, positive, tokens, st.integers(1, 2)),
+    st.builds(Joined, positive, st.integers(1, 2)),
+)
+
+_new_kernels = provisional(ResourceType.EXECUTABLE)
+_targets = st.tuples(texts, texts)
+inline_loads = st.binary(min_size=1, max_size=64).flatmap(
+    lambda data: st.builds(
+        ExecutableLoad, _new_kernels, number(16), _targets, st.binary(max_size=64), st.just(len(data)), st.just(data)
+    )
+)
+bulk_loads = st.builds(
+    ExecutableLoad,
+    _new_kernels,
+    number(16),
+    _targets,
+    st.binary(max_size=64),
+    st.integers(1, MAX_ARTIFACT),
+    st.just(b""),
+    positive,
+)
+loads = inline_loads | bulk_loads
+CONTROL = st.one_of(
+    st.builds(Ping, u64),
+    st.builds(Pong, u64),
+    st.builds(Goaway, errors),
+    st.builds(Failure, errors),
+    st.builds(Request, number(32, 1), loads),
+    st.builds(Response, number(32, 1), st.builds(Loaded, canonical(ResourceType.EXECUTABLE)) | errors),
+)
+
+ranges = st.tuples(u64, u64, u64)
+_fills = st.tuples(u64, u64, number(32), st.sampled_from([1, 2, 4])).flatmap(
+    lambda at: st.builds(commands.Fill, *map(st.just, (at[0], at[1], at[2] * at[3])), st.binary(min_size=at[3], max_size=at[3]))
+)
+_updates = st.tuples(u64, u64, st.binary(max_size=64)).map(lambda at: commands.Update(at[0], at[1], len(at[2]), memoryview(at[2])))
+_transfers = st.builds(commands.Transfer, u64, u64, u64, positive)
+_dispatches = st.builds(
+    commands.Dispatch,
+    u64,
+    number(32),
+    st.tuples(number(32), number(32), number(32)),
+    st.lists(ranges, max_size=4).map(lambda spans: tuple(field for span in spans for field in span)),
+    st.binary(max_size=32),
+)
+bodies = {
+    commands.BARRIER: st.none(),
+    commands.FILL: _fills,
+    commands.UPDATE: _updates,
+    commands.COPY: st.builds(commands.Copy, u64, u64, u64, u64, u64),
+    commands.READ: st.builds(commands.Range, u64, u64, st.integers(0, commands.MAX_INLINE)),
+    commands.UPLOAD: _transfers,
+    commands.DOWNLOAD: _transfers,
+    commands.DISPATCH: _dispatches,
+}
+operations = st.one_of(*(st.tuples(st.just(op), body) for op, body in bodies.items()))
+_commands = st.tuples(operations, u64, positive, pairs(positive)).map(
+    lambda at: (queue.COMMAND, at[0][0], at[1], at[2], at[3], at[0][1])
+)
+_new_buffers = provisional(ResourceType.BUFFER)
+_names = st.lists(st.tuples(_new_buffers, canonical(ResourceType.BUFFER)), max_size=4).map(tuple)
+_advances = st.tuples(st.just(queue.ADVANCE), u64, u64, _names, st.none() | errors).filter(
+    lambda value: value[2] or (value[3] and value[4] is None)
+)
+_results = st.tuples(st.just(queue.RESULT), u64, positive, st.binary(max_size=64).map(memoryview))
+QUEUE = st.one_of(
+    _commands,
+    st.tuples(st.just(queue.ALLOCATE), number(16), _new_buffers, u64),
+    st.tuples(st.just(queue.RELEASE), u64, st.lists(u64, min_size=1, max_size=8).map(tuple)),
+    _advances,
+    _results,
+    st.tuples(st.just(queue.UNNAMED), _new_buffers, errors),
+)
+
+_sizes = st.integers(0, bulk.MAX_TRANSFER)
+BULK = st.one_of(
+    st.tuples(st.sampled_from([bulk.START, bulk.COMPLETE, bulk.CREDIT]), positive, _sizes, st.just(b"")),
+    st.tuples(
+        st.just(bulk.DATA),
+        positive,
+        st.integers(0, (bulk.MAX_TRANSFER // bulk.CHUNK) - 1).map(lambda index: index * bulk.CHUNK),
+        st.binary(min_size=1, max_size=64),
+    ),
+    st.tuples(st.just(bulk.ABORT), positive, st.just(0), errors),
+)
+
+#: lane -> a strategy for its messages.
+LANES = {"bootstrap": BOOTSTRAP, "control": CONTROL, "queue": QUEUE, "bulk": BULK}

@@ -1,0 +1,248 @@
+"""Every rule of every decoder, broken alone: the message says what is wrong (H25)."""
+
+import struct
+
+import pytest
+from tests.golden import frames
+from tests.golden.codecs import CODECS
+
+from remora.base.ids import ResourceType, make_id, make_provisional
+from remora.errors import Error, PeerError, Status, UsageError
+from remora.wire import bulk, commands, queue
+from remora.wire.bootstrap import Reject
+from remora.wire.control import (
+    MAX_ARTIFACT,
+    MAX_INLINE_ARTIFACT,
+    MAX_MANIFEST,
+    ExecutableLoad,
+    Request,
+    decode_control,
+    encode_control,
+)
+from remora.wire.layout import Reader, Writer, is_id, pad8
+from remora.wire.status import MAX_MESSAGE, read_status
+
+
+def change(lane, name, *places):
+    """A golden frame with (offset, struct format, value) written over it."""
+    data = bytearray(frames.golden(lane, name))
+    for offset, code, value in places:
+        struct.pack_into("<" + code, data, offset, value)
+    return bytes(data)
+
+
+U64 = 0xFFFF_FFFF_FFFF_FFFF
+BUFFER = make_id(ResourceType.BUFFER, 3, 12)
+BROKEN = [
+    ("bootstrap", "hello", [(5, "B", 1)], "unknown flags"),
+    ("bootstrap", "hello", [(4, "B", 0x09)], "unknown bootstrap frame 0x9"),
+    ("bootstrap", "hello", [(16, "I", 4)], "unknown capability bits 0x4"),
+    ("bootstrap", "hello", [(20, "I", 0x8000_0001)], "unknown capability bits 0x80000000"),
+    ("bootstrap", "hello", [(25, "B", 1)], "reserved bytes"),
+    ("bootstrap", "hello", [(28, "I", 17)], "17 axes, the limit is 16"),
+    ("bootstrap", "hello", [(28, "I", 16)], "announces 16 items"),
+    ("bootstrap", "hello", [(32, "H", 300)], "a text of 300 bytes, the limit is 256"),
+    ("bootstrap", "hello", [(32, "H", 200)], "ends 186 bytes early"),
+    ("bootstrap", "hello", [(34, "B", 0xFF)], "not UTF-8"),
+    ("bootstrap", "hello", [(34, "B", 0)], "a NUL"),
+    ("bootstrap", "hello", [(47, "B", 1)], "reserved bytes"),
+    ("bootstrap", "hello_axes", [(48, "Q", 5)], "strictly ascending"),
+    ("bootstrap", "accept", [(16, "Q", 0)], "session id 0"),
+    ("bootstrap", "accept", [(48 + 4 + 8, "Q", 1)], "starts at epoch 0"),
+    ("bootstrap", "accept", [(84, "I", 0)], "window of 0"),
+    ("bootstrap", "accept", [(88, "H", 0)], "a catalog of 0 devices"),
+    ("bootstrap", "accept", [(88, "H", 65)], "a catalog of 65 devices"),
+    ("bootstrap", "join_queue", [(16, "Q", 0)], "session id 0"),
+    ("bootstrap", "join_queue", [(40, "Q", 3)], "no lane 3"),
+    ("bootstrap", "join_queue", [(40, "Q", 0)], "no lane 0"),
+    ("bootstrap", "joined", [(24, "Q", U64)], "no lane"),
+    ("bootstrap", "reject", [(16, "H", 0)], "code 0"),
+    ("bootstrap", "reject", [(16, "H", 17)], "code 17"),
+    ("control", "ping", [(5, "B", 1)], "unknown flags"),
+    ("control", "ping", [(6, "H", 1)], "unknown flags"),
+    ("control", "ping", [(4, "B", 0x1F)], "unknown control frame 0x1f"),
+    ("control", "request_inline", [(8, "I", 0)], "request id 0"),
+    ("control", "request_inline", [(12, "H", 0x21)], "unknown method 0x21"),
+    ("control", "request_inline", [(14, "H", 1)], "reserved bytes"),
+    ("control", "request_inline", [(16, "Q", 7)], "no provisional id of an executable"),
+    ("control", "request_inline", [(24, "Q", 5)], "reserved bytes"),
+    ("control", "request_bulk", [(0, "I", 88)], "not exactly one frame"),
+    ("control", "request_inline", [(32, "Q", 0)], "an artifact of 0 bytes"),
+    ("control", "request_bulk", [(32, "Q", MAX_ARTIFACT + 1)], "outside the limits"),
+    ("control", "request_bulk", [(40, "I", MAX_MANIFEST + 1)], "outside the limits"),
+    ("control", "request_bulk", [(24, "Q", 0)], "it goes over bulk"),
+    ("control", "request_bulk", [(46, "H", 1)], "reserved bytes"),
+    ("control", "response_loaded", [(14, "B", 2)], "neither good nor bad"),
+    ("control", "response_loaded", [(15, "B", 1)], "reserved bytes"),
+    ("control", "response_loaded", [(16, "Q", BUFFER)], "no id of an executable"),
+    ("queue", "command_barrier", [(7, "B", 1)], "reserved bits"),
+    ("queue", "command_barrier", [(16, "Q", 0)], "epoch 0"),
+    ("queue", "command_barrier", [(6, "B", 1)], "1 waits in 24 bytes"),
+    ("queue", "command_dispatch", [(6, "B", 17)], "17 waits"),
+    ("queue", "command_barrier", [(5, "B", 9)], "unknown op 9"),
+    ("queue", "command_fill", [(5, "B", 1)], "a BARRIER with a body"),
+    ("queue", "command_barrier_waits", [(24, "Q", frames.OTHER_AXIS)], "strictly ascending"),
+    ("queue", "command_barrier_waits", [(32, "Q", 0)], "epochs from 1"),
+    ("queue", "command_fill", [(52, "B", 3)], "a pattern of 3"),
+    ("queue", "command_fill", [(52, "B", 1)], "a pattern of 1"),
+    ("queue", "command_fill", [(40, "Q", 15)], "a FILL of 15 bytes"),
+    ("queue", "command_fill", [(55, "B", 1)], "a FILL"),
+    ("queue", "command_barrier", [(5, "B", 3)], "an UPDATE shorter"),
+    ("queue", "command_update", [(40, "Q", 9)], "announces 9 bytes and brings 8"),
+    ("queue", "command_update", [(40, "Q", commands.MAX_INLINE + 1)], "an UPDATE"),
+    ("queue", "command_update", [(55, "B", 1)], "an UPDATE"),
+    ("queue", "command_copy", [(5, "B", 5)], "the body of a READ has 24 bytes, not 40"),
+    ("queue", "command_read", [(40, "Q", commands.MAX_INLINE + 1)], "it is a DOWNLOAD"),
+    ("queue", "command_read", [(5, "B", 4)], "the body of a COPY has 40 bytes"),
+    ("queue", "command_read", [(5, "B", 6)], "the body of a UPLOAD or DOWNLOAD has 32 bytes"),
+    ("queue", "command_read", [(5, "B", 2)], "the body of a FILL has 32 bytes"),
+    ("queue", "command_read", [(5, "B", 8)], "a DISPATCH shorter"),
+    ("queue", "command_upload", [(48, "Q", 0)], "transfer id 0"),
+    ("queue", "command_dispatch_bare", [(52, "I", 1)], "a DISPATCH with"),
+    ("queue", "command_dispatch_bare", [(50, "H", 65)], "65 bindings"),
+    ("queue", "command_dispatch_bare", [(48, "H", 257)], "257 bytes of constants"),
+    ("queue", "command_dispatch", [(127, "B", 1)], "padding that is not zero"),
+    ("queue", "allocate", [(5, "B", 1)], "unknown flags"),
+    ("queue", "allocate", [(8, "Q", BUFFER)], "no provisional id of a buffer"),
+    ("queue", "release", [(5, "B", 1)], "a RELEASE of 2 ids"),
+    ("queue", "release", [(6, "H", 0)], "a RELEASE of 0 ids"),
+    ("queue", "release", [(6, "H", 4097)], "a RELEASE of 4097 ids"),
+    ("queue", "advance", [(5, "B", 2)], "flags 0x2"),
+    ("queue", "advance", [(16, "Q", 0)], "ADVANCE to epoch 0"),
+    ("queue", "advance", [(6, "H", 4097)], "4097 names"),
+    ("queue", "advance", [(6, "H", 4096)], "announces 4096 items"),
+    ("queue", "advance_failed", [(16, "Q", 0)], "ADVANCE to epoch 0"),
+    ("queue", "advance_names", [(24, "Q", BUFFER)], "no ids of a buffer"),
+    ("queue", "advance_names", [(32, "Q", frames.NEW_BUFFER)], "no ids of a buffer"),
+    ("queue", "result", [(5, "B", 8)], "8 bytes of padding"),
+    ("queue", "result", [(6, "H", 1)], "flags 0x1"),
+    ("queue", "result", [(16, "Q", 0)], "epoch 0"),
+    ("queue", "result_padded", [(31, "B", 1)], "a RESULT"),
+    ("queue", "unnamed", [(5, "B", 1)], "unknown flags"),
+    ("queue", "unnamed", [(8, "Q", BUFFER)], "no provisional id of a buffer"),
+    ("bulk", "start", [(5, "B", 1)], "flags 0x1"),
+    ("bulk", "start", [(6, "H", 1)], "flags 0x0, 0x1"),
+    ("bulk", "start", [(8, "Q", 0)], "the transfer 0"),
+    ("bulk", "start", [(0, "I", 23)], "a bulk frame of 23 bytes"),
+    ("bulk", "start", [(0, "I", 0xFFFF_FFFF)], "a bulk frame of 4294967295 bytes"),
+    ("bulk", "start", [(0, "I", 25)], "and 1 bytes"),
+    ("bulk", "start", [(16, "Q", bulk.MAX_TRANSFER + 1)], "with the value"),
+    ("bulk", "start", [(4, "B", 0x45)], "unknown bulk frame 0x45"),
+    ("bulk", "data", [(16, "Q", 1)], "with the value 1"),
+    ("bulk", "data", [(16, "Q", bulk.MAX_TRANSFER)], "with the value"),
+    ("bulk", "data", [(0, "I", 24)], "and 0 bytes"),
+    ("bulk", "abort", [(16, "Q", 1)], "with the value 1"),
+    ("bulk", "abort", [(0, "I", 24 + bulk.MAX_ABORT + 1)], "0x43"),
+]
+
+
+@pytest.mark.parametrize(("lane", "name", "places", "message"), BROKEN)
+def test_h25_rule(lane, name, places, message):
+    with pytest.raises(PeerError, match=message) as caught:
+        CODECS[lane].decode(change(lane, name, *places))
+    assert caught.value.code is Status.PROTOCOL
+
+
+def test_h25_words_behind_the_message_are_refused():
+    data = frames.golden("control", "ping")
+    with pytest.raises(PeerError, match="has 8 bytes too many"):
+        CODECS["control"].decode(struct.pack("<I", len(data) + 8) + data[4:] + bytes(8))
+
+
+SHORT = [
+    (queue.COMMAND, queue.decode_command, "a COMMAND shorter"),
+    (queue.ALLOCATE, queue.decode_allocate, "ALLOCATE of 8 bytes"),
+    (queue.RELEASE, queue.decode_release, "a RELEASE shorter"),
+    (queue.ADVANCE, queue.decode_advance, "an ADVANCE shorter"),
+    (queue.RESULT, queue.decode_result, "a RESULT shorter"),
+    (queue.UNNAMED, queue.decode_unnamed, "8 bytes early"),
+]
+
+
+@pytest.mark.parametrize(("kind", "decode", "message"), SHORT)
+def test_h25_queue_frame_of_nothing_but_a_header(kind, decode, message):
+    with pytest.raises(PeerError, match=message):
+        decode(memoryview(struct.pack("<IBBH", 8, kind, 0, 0) + bytes(64)), 0, 8)
+
+
+def test_h25_frames_shorter_than_a_header():
+    with pytest.raises(PeerError, match="shorter"):
+        decode_control(memoryview(bytes(7)))
+    with pytest.raises(PeerError, match="shorter"):
+        queue.decode_unnamed(memoryview(bytes(7)), 0, 7)
+    with pytest.raises(PeerError, match="shorter"):
+        bulk.decode_bulk(bytes(23))
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "message"),
+    [
+        (0, 0, "0 queues"),
+        (0, 17, "17 queues"),
+        (2, 65, "65 targets"),
+        (4, 17, "17 heaps"),
+    ],
+)
+def test_h25_h04_catalog_counts(place, value, message):
+    data = frames.golden("bootstrap", "accept")
+    at = data.index(b"\x03\0cpu") + 5 + place
+    with pytest.raises(PeerError, match=message):
+        CODECS["bootstrap"].decode(data[:at] + struct.pack("<H", value) + data[at + 2 :])
+
+
+@pytest.mark.parametrize("alignment", [0, 3, 96])
+def test_h25_heap_alignment_is_a_power_of_two(alignment):
+    data = frames.golden("bootstrap", "accept")
+    at = data.index(b"\x04\0host") + 6 + 16
+    with pytest.raises(PeerError, match=f"alignment {alignment}, no power of two"):
+        CODECS["bootstrap"].decode(data[:at] + struct.pack("<Q", alignment) + data[at + 8 :])
+
+
+NEW = make_provisional(ResourceType.EXECUTABLE, 1)
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        (ExecutableLoad(NEW, 0, ("cpu", "x"), bytes(MAX_MANIFEST + 1), 1, b"x"), "describe fewer kernels"),
+        (ExecutableLoad(NEW, 0, ("cpu", "x"), b"", 0, b""), "an artifact of 0 bytes"),
+        (ExecutableLoad(NEW, 0, ("cpu", "x"), b"", MAX_ARTIFACT + 1, b"", 1), "are possible"),
+        (ExecutableLoad(NEW, 0, ("cpu", "x"), b"", MAX_INLINE_ARTIFACT + 1, bytes(MAX_INLINE_ARTIFACT + 1)), "over bulk"),
+        (ExecutableLoad(NEW, 0, ("cpu", "x"), b"", 5, b"x"), "with 1 bytes here"),
+        (ExecutableLoad(NEW, 0, ("cpu", "x"), b"", 1, b"x", 3), "and the transfer 3"),
+    ],
+)
+def test_h19_a_request_that_no_peer_takes_is_not_sent(body, message):
+    with pytest.raises(UsageError, match=message):
+        encode_control(Request(1, body))
+
+
+def test_status_texts_are_cut_at_a_character():
+    data = CODECS["bootstrap"].encode(Reject(Error("ä" * MAX_MESSAGE, origin="\0x")))
+    error = CODECS["bootstrap"].decode(data).error
+    assert error.message == "ä" * (MAX_MESSAGE // 2)
+    assert error.origin == " x"
+
+
+def test_h25_unknown_status_codes_are_refused():
+    known = set(Status) - {Status.OK}
+    for code in set(range(200)) | {0xFFFF}:
+        body = Writer().u16(code).u16(0).text("", 1).text("why", 9).frame(0)[8:]
+        if code in known:
+            assert read_status(Reader(memoryview(body), "a test")).code == code
+        else:
+            with pytest.raises(PeerError, match=f"the code {code}, .*: why"):
+                read_status(Reader(memoryview(body), "a test"))
+
+
+def test_ids_by_type_and_maker():
+    assert is_id(BUFFER, ResourceType.BUFFER, provisional=False)
+    assert not is_id(BUFFER, ResourceType.BUFFER, provisional=True)
+    assert not is_id(BUFFER, ResourceType.FILE, provisional=False)
+    assert not is_id(BUFFER | 1 << 48, ResourceType.BUFFER, provisional=False)
+    assert is_id(frames.NEW_BUFFER, ResourceType.BUFFER, provisional=True)
+    assert not is_id(frames.NEW_BUFFER - 7, ResourceType.BUFFER, provisional=True)
+
+
+def test_pad8():
+    assert [pad8(size) for size in (0, 1, 7, 8, 9)] == [0, 8, 8, 8, 16]
