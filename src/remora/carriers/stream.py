@@ -30,6 +30,8 @@ __all__ = ["StreamCarrier", "StreamListener", "spin_of"]
 NOW = socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL
 QUIET = socket.MSG_NOSIGNAL
 TICK_TIMEVAL = struct.pack("ll", 0, int(TICK * 1e6))
+#: Receives that do not poll after a poll that came to nothing.
+SPIN_REST = 64
 #: Seconds that close waits for an accept that it has woken.
 CLOSE_WAIT = 1.0
 #: Seconds between tries when accept fails for want of descriptors or memory.
@@ -60,8 +62,8 @@ def wait_ready(timeout: float | None, *watched: tuple[int, int]) -> bool:
 class StreamCarrier(Endpoint):
     """A carrier over a connected stream socket, which it owns.
 
-    `spin_us`: how long `receive` polls before it sleeps. It trades a core for a faster wake-up, only pays while the peer
-    answers within that time, and does nothing on a machine with one core.
+    `spin_us`: how long `receive` polls before it sleeps. It pays with a core for a faster wake-up, so it is off unless asked for,
+    and off on a machine with one core. A poll that fails takes the core that the peer needs, so the next ones are left out.
     """
 
     def __init__(self, sock: socket.socket, local: str, peer: str, capabilities: Capability, spin_us: int = 0) -> None:
@@ -74,6 +76,7 @@ class StreamCarrier(Endpoint):
         self._send = sock.send
         self._sendmsg = sock.sendmsg
         self.spin_us = spin_us if (os.cpu_count() or 1) > 1 else 0
+        self._spin_rest = 0
 
     def fileno(self) -> int:
         return -1 if self._state is CarrierState.CLOSED else self._sock.fileno()
@@ -124,13 +127,17 @@ class StreamCarrier(Endpoint):
             return -1
 
     def _spin(self, room: Span) -> int:
-        """Poll for `spin_us` microseconds; -1 when nothing came."""
+        """Poll for `spin_us` microseconds; -1 when nothing came, and at once while the last polls came to nothing."""
+        if self._spin_rest:
+            self._spin_rest -= 1
+            return -1
         end = perf_counter_ns() + self.spin_us * 1000
         while True:
             try:
                 return self._recv_into(room, 0, NOW)
             except BlockingIOError:
                 if perf_counter_ns() >= end:
+                    self._spin_rest = SPIN_REST
                     return -1
 
     def _wait_room(self, timeout: float | None) -> bool:

@@ -18,6 +18,7 @@ from remora.testing.cts.carrier_factory import (
     fill,
     pattern,
     read_exactly,
+    write_in_place,
 )
 
 __all__ = ["TestBackpressure", "TestReliability", "TestReservations", "TestSendReceive"]
@@ -225,9 +226,7 @@ class TestReservations:
 
         def write(number: int) -> None:
             for _ in range(rounds):
-                reservation = client.reserve(size)
-                reservation.view[:] = bytes([number]) * size
-                reservation.commit()
+                write_in_place(client, bytes([number]) * size)
 
         with factory.pair() as (client, server):
             reader = background(lambda: read_exactly(server, size * rounds * threads))
@@ -298,9 +297,7 @@ class TestBackpressure:
                 sent = 0
                 while not bulk.done():
                     sent += client.send(b"\2")
-                    reservation = client.reserve(1)
-                    reservation.view[:] = b"\2"
-                    reservation.commit()
+                    write_in_place(client, b"\2")
                     sent += 1
                     client.wait_writable(SHORT)
                 while not client.flush():

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from remora.carriers.carrier import Capability, Carrier, Listener
-from remora.errors import UnsupportedError
+from remora.errors import BusyError, UnsupportedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -27,6 +27,7 @@ __all__ = [
     "open_descriptors",
     "pattern",
     "read_exactly",
+    "write_in_place",
 ]
 
 #: Seconds after which a wait has failed, and seconds in which nothing is expected to happen.
@@ -132,6 +133,19 @@ def calls(carrier: Carrier) -> list[Callable[[], Any]]:
         lambda: carrier.reserve(1),
         lambda: carrier.wait_writable(LONG),
     ]
+
+
+def write_in_place(carrier: Carrier, data: bytes) -> None:
+    """Send through a reservation; waits while the budget is used up."""
+    reservation = None
+    while reservation is None:
+        try:
+            reservation = carrier.reserve(len(data))
+        except BusyError:
+            assert carrier.wait_writable(LONG)
+            carrier.flush()
+    reservation.view[:] = data
+    reservation.commit()
 
 
 def append_all(carrier: Carrier, into: bytearray) -> None:
