@@ -64,17 +64,16 @@ BOOTSTRAP = st.one_of(
 
 _new_kernels = provisional(ResourceType.EXECUTABLE)
 _targets = st.tuples(texts, texts)
+_manifests = st.binary(max_size=64)
 inline_loads = st.binary(min_size=1, max_size=64).flatmap(
-    lambda data: st.builds(
-        ExecutableLoad, _new_kernels, number(16), _targets, st.binary(max_size=64), st.just(len(data)), st.just(data)
-    )
+    lambda data: st.builds(ExecutableLoad, _new_kernels, number(16), _targets, _manifests, st.just(len(data)), st.just(data))
 )
 bulk_loads = st.builds(
     ExecutableLoad,
     _new_kernels,
     number(16),
     _targets,
-    st.binary(max_size=64),
+    _manifests,
     st.integers(1, MAX_ARTIFACT),
     st.just(b""),
     positive,

@@ -1,6 +1,7 @@
 """A stream is cut into the same frames however its bytes arrive, and a peer can make it hold no more than one (H25)."""
 
 import struct
+from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
@@ -44,7 +45,7 @@ streams = st.lists(st.builds(frame, sizes, st.integers(0, 255)), max_size=8)
 
 def pieces_of(data, cuts):
     edges = [0, *sorted(cut % (len(data) + 1) for cut in cuts), len(data)]
-    return [data[start:end] for start, end in zip(edges, edges[1:], strict=False)]
+    return [data[start:end] for start, end in pairwise(edges)]
 
 
 @settings(deadline=None, max_examples=150)

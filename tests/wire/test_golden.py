@@ -77,5 +77,5 @@ def test_h03_both_versions_are_named_when_they_differ():
 
 def test_a_stranger_is_recognised_by_its_first_bytes():
     stranger = struct.pack("<I", 24) + b"SSH-2.0-OpenSSH_9.2\n"
-    with pytest.raises(PeerError, match="does not speak remora.*SSH-2"):
+    with pytest.raises(PeerError, match=r"does not speak remora.*SSH-2"):
         CODECS["bootstrap"].decode(stranger)
