@@ -5,6 +5,11 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# How long an example takes says how loaded the machine is, and nothing else.
+settings.register_profile("remora", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("remora")
 
 SOURCE = Path(__file__).parents[1]
 COMPILERS = ("cc", "gcc", "clang")

@@ -86,7 +86,7 @@ def kernels(draw):
     )
 
 
-@settings(deadline=None)
+@settings(max_examples=25)
 @given(
     files,
     st.lists(kernels(), min_size=1, max_size=4, unique_by=lambda info: info.name),
@@ -306,7 +306,7 @@ def test_d11_text_that_is_no_manifest_is_refused(text, message):
         Bundle.load(repacked(sample(), change=text))
 
 
-@settings(deadline=None)
+@settings(max_examples=25)
 @given(st.lists(kernels(), min_size=1, max_size=4, unique_by=lambda info: info.name))
 def test_h19_contracts_travel_alone(infos):
     assert parse_kernels(encode_kernels(infos)) == tuple(infos)
@@ -401,7 +401,6 @@ def test_d11_an_artifact_that_unpacks_to_more_than_it_says_is_refused():
         loaded.select([V1])
 
 
-@settings(deadline=None)
 @given(st.data())
 def test_d11_flipped_bytes_never_give_another_artifact(data):
     content = bytearray(sample().to_bytes())

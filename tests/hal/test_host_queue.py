@@ -158,7 +158,7 @@ def test_inline_again_after_the_worker_has_emptied_the_queue(queue):
     pytest.fail("short work never ran on the submitting thread again")
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 4)), max_size=40))
 def test_h11_any_mix_keeps_submission_order_and_loses_nothing(make_device, plan):
     """Each entry: long or short work, and which of five gates it waits for (0: none); gates open from the last to the first."""

@@ -7,7 +7,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, rule
 
@@ -93,6 +93,7 @@ class SemaphoreMachine(RuleBasedStateMachine):
 
 
 TestSemaphoreMachine = SemaphoreMachine.TestCase
+TestSemaphoreMachine.settings = settings(max_examples=50, stateful_step_count=30)
 
 
 @pytest.mark.parametrize("value", [-1, MAX_VALUE + 1])
