@@ -17,7 +17,7 @@ from time import monotonic
 from typing import Protocol
 
 from remora.carriers.carrier import Carrier
-from remora.errors import BrokenError, Error
+from remora.errors import BrokenError, Error, PeerError
 from remora.link.bulk import BulkLane
 from remora.session.events import Event, Failed
 from remora.session.session import Session
@@ -25,8 +25,11 @@ from remora.session.state import Lane
 
 __all__ = ["GRACE", "Handler", "Link"]
 
-#: Seconds that a broken queue or bulk lane waits for the control lane to bring the cause.
-GRACE = 0.04
+#: Seconds that a broken queue or bulk lane waits for the control lane to bring the cause. A dead peer's lanes all end at once, so
+#: only a peer that lives and has the cause to tell is waited for: the server's parent process, which reaps the session's first.
+GRACE = 1.0
+#: Seconds that the end waits for the control lane's turn to say goodbye.
+FAREWELL = 0.04
 #: The longest the thread sleeps, in seconds.
 NAP = 1.0
 
@@ -127,8 +130,8 @@ class Link:
     # -- the end --------------------------------------------------------------------------------------------------------------
 
     def lane_broken(self, lane: Lane, error: Error) -> None:
-        """A carrier failed. The control lane may know better why: wait a moment for what it brings (H26)."""
-        if lane is not Lane.CONTROL and not self.ended.is_set():
+        """A carrier failed, or the peer broke the protocol on it. The control lane may know better why a carrier did (H26)."""
+        if lane is not Lane.CONTROL and not isinstance(error, PeerError) and not self.ended.is_set():
             if threading.current_thread() is self._thread:
                 deadline = monotonic() + GRACE
                 while not self.ended.is_set() and (left := deadline - monotonic()) > 0:
@@ -165,7 +168,7 @@ class Link:
     def _say_goodbye(self) -> None:
         """Push the last control frame, if the carrier has room: the peer then knows why."""
         turn = self._turns[Lane.CONTROL]
-        if turn.acquire(timeout=GRACE):
+        if turn.acquire(timeout=FAREWELL):
             try:
                 while self.unsent(Lane.CONTROL):
                     if self._send(Lane.CONTROL) is not None or Lane.CONTROL in self._rest:

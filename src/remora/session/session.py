@@ -344,7 +344,9 @@ class Session:
                 text = f"{self.peer} ended the session: {message.error.message}"
                 raise _PeerEndedError(BrokenError(text, code=message.error.code))
             case Failure():
-                raise _PeerEndedError(message.error)
+                cause = message.error
+                cause.origin = f"{self.peer}, {cause.origin}" if cause.origin else self.peer
+                raise _PeerEndedError(cause)
             case Request():
                 if message.id in self._requests or len(self._requests) >= MAX_REQUESTS:
                     raise PeerError(f"the request {message.id} is open already, or {MAX_REQUESTS} others are")
