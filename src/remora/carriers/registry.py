@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from importlib import import_module
-from importlib.metadata import entry_points
 from typing import Protocol
 
 from remora.base.uri import Uri, parse_uri
@@ -39,13 +38,19 @@ class CarrierModule(Protocol):
 
 def find_carrier(scheme: str) -> CarrierModule:
     """The carrier module for a scheme. Raises NotFoundError that lists the known ones."""
-    path = CARRIERS.get(scheme) or next((entry.value for entry in entry_points(group=ENTRY_POINTS, name=scheme)), None)
+    path = CARRIERS.get(scheme) or _entry_point(scheme)
     if path is None:
         raise NotFoundError(
             f"no carrier for {scheme!r}; known: {', '.join(CARRIERS)}. A package adds one by the entry point group {ENTRY_POINTS!r}"
         )
     module: CarrierModule = import_module(path)
     return module
+
+
+def _entry_point(scheme: str) -> str | None:
+    from importlib.metadata import entry_points
+
+    return next((entry.value for entry in entry_points(group=ENTRY_POINTS, name=scheme)), None)
 
 
 def connect(uri: Uri | str, *, timeout: float = 30.0, keepalive: Keepalive = DEFAULT_KEEPALIVE) -> Carrier:
