@@ -139,7 +139,7 @@ def open_files():
     found = {}
     for name in os.listdir("/proc/self/fd"):
         with contextlib.suppress(OSError):
-            found[int(name)] = os.readlink(f"/proc/self/fd/{name}")
+            found[int(name)] = str(Path(f"/proc/self/fd/{name}").readlink())
     return found
 
 

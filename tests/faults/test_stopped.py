@@ -1,0 +1,204 @@
+"""H08: a process that is stopped, or that died without a word, is noticed within the keepalive deadline on every carrier."""
+
+import os
+import signal
+from time import monotonic
+
+import pytest
+
+import remora
+
+SOON = 20.0
+DEADLINE = 1.0
+#: What a busy machine may add to the deadline.
+SLACK = 2.0
+QUERY = f"?keepalive=0.2&deadline={DEADLINE:g}"
+
+#: Opens the device at argv[1] and waits for what argv[2] says; it tells how that ended and exits.
+CLIENT = """
+import sys, threading
+import remora
+from remora import samples
+
+device = remora.open(sys.argv[1])
+gate = device.semaphore()
+
+def idle():
+    threading.Event().wait()
+
+def wait():
+    point = device.queue.barrier(wait=gate.at(1))
+    print("ready", flush=True)
+    point.wait(20)
+
+def compute():
+    spin = device.load(samples.load("faults"))["spin"]
+    point = device.queue.dispatch(spin, (1, 1, 1), [])
+    print("ready", flush=True)
+    point.wait(20)
+
+def upload():
+    data = bytearray(256 << 20)
+    buffer = device.allocate(len(data))
+    point = device.queue.update(buffer, data)
+    while device.link_statistics().bytes_sent < 1 << 20:
+        pass
+    print("ready", flush=True)
+    while True:
+        point.wait(20)
+        point = device.queue.update(buffer, data)
+
+def download():
+    buffer = device.allocate(256 << 20)
+    device.queue.fill(buffer, b"x")
+    into = bytearray(256 << 20)
+    point = device.queue.read(buffer, into)
+    while device.link_statistics().bytes_received < 1 << 20:
+        pass
+    print("ready", flush=True)
+    while True:
+        point.wait(20)
+        point = device.queue.read(buffer, into)
+
+try:
+    if sys.argv[2] == "idle":
+        print("ready", flush=True)
+    globals()[sys.argv[2]]()
+except remora.Error as error:
+    print("ended", type(error).__name__, error, flush=True)
+"""
+
+
+@pytest.fixture
+def stop():
+    """stop(pid): stop a process; it goes on, or dies, at the end of the test."""
+    stopped = []
+
+    def run(pid):
+        os.kill(pid, signal.SIGSTOP)
+        stopped.append(pid)
+
+    yield run
+    for pid in stopped:
+        try:
+            os.kill(pid, signal.SIGCONT)
+        except ProcessLookupError:
+            continue
+
+
+def test_h08_a_stopped_server_ends_a_wait_within_the_deadline(serve, stop, scheme):
+    server = serve(scheme)
+    with remora.open(server.uri + QUERY) as device:
+        gate = device.semaphore()
+        held = device.queue.barrier(wait=gate.at(1))
+        with pytest.raises(remora.DeadlineError):
+            held.wait(0.1)
+        stop(server.session_of(1))
+        begin = monotonic()
+        with pytest.raises(remora.BrokenError, match="no sign of life for 1 s") as caught:
+            held.wait(SOON)
+        assert monotonic() - begin < DEADLINE + SLACK
+        assert server.address in str(caught.value)
+        with pytest.raises(remora.BrokenError, match="no sign of life"):
+            device.allocate(16)
+
+
+def test_h08_a_stopped_server_ends_a_wait_for_its_answer(serve, stop, scheme):
+    """The command has gone and is not answered: the waiting thread itself reads the lane meanwhile."""
+    server = serve(scheme)
+    with remora.open(server.uri + QUERY) as device:
+        buffer = device.upload(b"x" * 100)
+        stop(server.session_of(1))
+        begin = monotonic()
+        with pytest.raises(remora.BrokenError, match="no sign of life"):
+            buffer.read(timeout=SOON)
+        assert monotonic() - begin < DEADLINE + SLACK
+        buffer.close()
+
+
+def test_h08_an_idle_client_notices_a_stopped_server(serve, stop, until, scheme):
+    server = serve(scheme)
+    with remora.open(server.uri + QUERY) as device:
+        stop(server.session_of(1))
+        begin = monotonic()
+        until(lambda: device.queue.timeline.failure is not None)
+        assert monotonic() - begin < DEADLINE + SLACK
+        with pytest.raises(remora.BrokenError, match="no sign of life"):
+            device.allocate(16)
+        with pytest.raises(remora.BrokenError, match="no sign of life"):
+            device.queue.barrier()
+
+
+@pytest.mark.parametrize("direction", ["upload", "download"])
+def test_h08_a_stopped_server_ends_a_transfer(serve, stop, until, scheme, direction):
+    server = serve(scheme)
+    with remora.open(server.uri + QUERY) as device:
+        size = 256 << 20
+        buffer = device.allocate(size)
+        device.queue.fill(buffer, b"x").wait(SOON)
+        before = device.link_statistics()
+        stop(server.session_of(1))
+        if direction == "upload":
+            point = device.queue.update(buffer, bytearray(size))
+        else:
+            point = device.queue.read(buffer, bytearray(size))
+        begin = monotonic()
+        with pytest.raises(remora.BrokenError, match="no sign of life"):
+            point.wait(SOON)
+        assert monotonic() - begin < DEADLINE + SLACK
+        assert device.link_statistics().bytes_sent - before.bytes_sent < size
+        buffer.close()
+
+
+def test_h08_a_live_server_outlasts_the_deadline_busy_and_idle(serve, scheme):
+    """Only silence ends a session: a long kernel, or a client that has nothing to do, does not."""
+    server = serve(scheme, heartbeat=(0.1, 0.5))
+    with remora.open(server.uri + "?keepalive=0.1&deadline=0.5") as device:
+        gate = device.semaphore()
+        held = device.queue.barrier(wait=gate.at(1))
+        with pytest.raises(remora.DeadlineError):
+            held.wait(1.5)
+        gate.signal(1)
+        held.wait(SOON)
+
+
+def test_h08_a_stopped_parent_does_not_touch_sessions(serve, stop, scheme):
+    """The parent only lets new sessions in: with it stopped the running ones go on, and new ones hear of a deadline."""
+    server = serve(scheme)
+    with remora.open(server.uri) as device:
+        stop(server.pid)
+        assert bytes(device.upload(b"on").read(timeout=SOON)) == b"on"
+        with pytest.raises((remora.DeadlineError, remora.BrokenError), match=r"answer|accept"):
+            remora.open(server.uri + "?timeout=0.5")
+
+
+@pytest.mark.parametrize("doing", ["idle", "wait", "compute", "upload", "download"])
+def test_h08_a_stopped_client_loses_its_session_within_the_deadline(serve, client, works, gone, stop, scheme, doing):
+    server = serve(scheme, max_sessions=1, heartbeat=(0.2, DEADLINE))
+    program = client(CLIENT, server.uri, doing)
+    program.lines.wait_for("ready")
+    pid = server.session_of(1)
+    stop(program.pid)
+    begin = monotonic()
+    gone(pid)
+    assert monotonic() - begin < DEADLINE + SLACK
+    server.lines.wait_for("session 1 ended")
+    works(server.uri)
+    if doing != "idle":
+        os.kill(program.pid, signal.SIGCONT)
+        program.lines.wait_for("ended BrokenError")
+
+
+@pytest.mark.parametrize("doing", ["idle", "wait", "compute", "upload", "download"])
+def test_h08_a_killed_client_frees_slot_process_and_memory(serve, client, works, gone, scheme, doing):
+    """With default keepalive: the end of its connections is enough."""
+    server = serve(scheme, max_sessions=1)
+    program = client(CLIENT, server.uri, doing)
+    program.lines.wait_for("ready")
+    pid = server.session_of(1)
+    program.kill()
+    begin = monotonic()
+    gone(pid)
+    assert monotonic() - begin < 3
+    server.lines.wait_for("session 1 ended")
+    works(server.uri)
