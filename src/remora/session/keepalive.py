@@ -64,9 +64,9 @@ class Heartbeat:
         self._answered = nonce
 
     def next_tick(self) -> float:
-        """The time of the next tick: half an interval after the last one, or when to give up."""
+        """The time of the next tick: half an interval after the last one, or earlier when it is time to ask or to give up."""
         soon = self._ticked_at + self.options.interval / 2
-        return soon if self._asked_at is None else min(soon, self._give_up_at(self._asked_at))
+        return min(soon, self._heard_at + self.options.interval if self._asked_at is None else self._give_up_at(self._asked_at))
 
     def _give_up_at(self, asked_at: float) -> float:
         return asked_at + self.options.deadline - self.options.interval

@@ -39,7 +39,7 @@ from remora.session.events import (
 from remora.session.keepalive import Heartbeat, HeartbeatOptions
 from remora.session.state import TRANSITIONS, Lane, Role, State, Stimulus, check_frame, next_state
 from remora.wire import queue as frames
-from remora.wire.bootstrap import Accept, Bootstrap, Hello, Join, Joined, Reject, decode_bootstrap, encode_bootstrap
+from remora.wire.bootstrap import Accept, Hello, Join, Joined, Reject, decode_bootstrap, encode_bootstrap
 from remora.wire.commands import DECODERS
 from remora.wire.control import (
     MAX_REQUESTS,
@@ -304,6 +304,8 @@ class Session:
             frame = data[pos : pos + size]
             if self.state in (State.IDLE, State.GREETING):
                 message = decode_bootstrap(frame)
+                if isinstance(message, Join | Joined):
+                    raise PeerError(f"{type(message).__name__} on the control lane: it opens a lane of its own")
                 check_frame(self.role, self.state, kind)
                 self._on_bootstrap(message, events)
             else:
@@ -311,7 +313,7 @@ class Session:
                 self._on_control(decode_control(frame), events)
             pos += size
 
-    def _on_bootstrap(self, message: Bootstrap, events: list[Event]) -> None:
+    def _on_bootstrap(self, message: Hello | Accept | Reject, events: list[Event]) -> None:
         match message:
             case Hello():
                 self._move(Stimulus.HELLO)
@@ -322,7 +324,7 @@ class Session:
                 self._move(Stimulus.ACCEPT)
                 self._set_accepted(message)
                 events.append(Accepted(message))
-            case Reject():
+            case _:
                 raise _PeerEndedError(message.error)
 
     def _check_capabilities(self, capabilities: int) -> None:
@@ -352,7 +354,7 @@ class Session:
                     raise PeerError(f"the request {message.id} is open already, or {MAX_REQUESTS} others are")
                 self._requests.add(message.id)
                 events.append(RequestReceived(message.id, message.body))
-            case Response():
+            case _:
                 if message.id not in self._requests:
                     raise PeerError(f"a response to the request {message.id}, which is not open")
                 self._requests.remove(message.id)
