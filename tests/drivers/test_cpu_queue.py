@@ -197,3 +197,37 @@ def test_many_threads_may_submit_to_one_queue(cpu, kernels):
     for thread in threads:
         thread.join(20)
     assert cells.read(timeout=10).cast("I").tolist() == [800] * 16
+
+
+@pytest.mark.parametrize("uri", ["cpu://?threads=2", "null"])
+@pytest.mark.parametrize("inline", [True, False])
+def test_h27_a_callback_may_close_the_device(uri, inline):
+    (opened,) = open_devices(uri)
+    closed = threading.Event()
+
+    def close():
+        opened.close()
+        closed.set()
+
+    opened.queue.timeline.on(1, close)
+    go = opened.semaphore(1 if inline else 0)
+    done = opened.queue.barrier(wait=go.at(1))
+    if not inline:
+        go.signal(1)
+    assert closed.wait(10)
+    done.wait(10)
+    with pytest.raises(ClosedError):
+        opened.queue.barrier()
+
+
+@pytest.mark.parametrize("inline", [True, False])
+def test_h27_a_callback_may_submit(cpu, inline):
+    go = cpu.semaphore(1 if inline else 0)
+    buffer = cpu.upload(bytes(4))
+    filled = cpu.semaphore()
+    cpu.queues[1].timeline.on(1, lambda: cpu.queues[1].fill(buffer, b"x", signal=filled.at(1)))
+    cpu.queues[1].barrier(wait=go.at(1))
+    if not inline:
+        go.signal(1)
+    filled.wait(1, timeout=10)
+    assert buffer.read() == b"xxxx"

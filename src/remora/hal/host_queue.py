@@ -47,7 +47,7 @@ class _Operation(NamedTuple):
 class HostQueue(Queue):
     """In-order execution on host threads. A driver's `_dispatch` and its kin call `_submit` with the work to run."""
 
-    __slots__ = ("_closing", "_lock", "_pending", "_runner", "_stir", "_submitted", "_worker")
+    __slots__ = ("_closing", "_inline", "_lock", "_pending", "_runner", "_stir", "_submitted", "_worker")
 
     def __init__(self, device: Device, ordinal: int) -> None:
         super().__init__(device, ordinal, Semaphore(name=f"queue {ordinal}"))
@@ -55,6 +55,7 @@ class HostQueue(Queue):
         self._pending: deque[_Operation] = deque()
         self._submitted = 0
         self._runner = _Runner.IDLE
+        self._inline = 0  # the thread that runs an operation inline; it may close the device from a callback
         self._closing = False
         self._stir = threading.Event()  # set whenever the worker, or a closing thread, has something to look at
         self._worker: threading.Thread | None = None
@@ -82,6 +83,7 @@ class HostQueue(Queue):
                     self._hand_over()
                 return Timepoint(timeline, value)
             self._runner = _Runner.INLINE
+            self._inline = threading.get_ident()
         try:
             self._execute(operation)
         finally:
@@ -182,7 +184,7 @@ class HostQueue(Queue):
         self._stir.set()
         if worker is not None and worker is not threading.current_thread():
             worker.join()
-        while self._runner is _Runner.INLINE:
+        while self._runner is _Runner.INLINE and self._inline != threading.get_ident():
             self._stir.wait()
             self._stir.clear()
         error = self._closed_error()

@@ -180,9 +180,9 @@ class Pool:
 
     def close(self) -> None:
         """Join the workers. No dispatch may be running. Safe to repeat."""
-        if self.address:
-            self._destroy(self.address)
-            self.address = 0
+        address, self.address = self.address, 0
+        if address:
+            self._destroy(address)
 
 
 class BufferRecord(Structure):

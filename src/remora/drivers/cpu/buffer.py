@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from remora.errors import ClosedError
 from remora.hal.buffer import Access, Buffer, Mapping
 
 if TYPE_CHECKING:
@@ -27,8 +28,7 @@ class CpuBuffer(Buffer):
         """The memory. Raises ClosedError after `close()`."""
         block = self._block
         if block is None:
-            self._check_open()
-            raise AssertionError
+            raise ClosedError(f"{self!r} was closed; allocate a new one")
         return block
 
     def descriptor(self) -> tuple[int, int]:

@@ -52,6 +52,7 @@ class CpuDevice(Device):
         self._closed = True
         for queue in self._queues:
             queue._close()
+        self._fail_semaphores(self._closed_error())
         self.pool.close()
         self.memory.close()
 
