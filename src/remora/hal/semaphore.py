@@ -33,13 +33,20 @@ class Waiter:
         if callback is None:
             self.lock.acquire()
 
+    def wake(self) -> None:
+        """Wake the thread to look again, from whichever side; nothing happens when it is awake already."""
+        try:
+            self.lock.release()
+        except RuntimeError:
+            return
+
     def fire(self) -> None:
         """Wake the thread or run the callback. Called once, by whoever took the waiter off the list.
 
         What a callback raises goes to threading.excepthook: the one who signals has no part in it, and others still wait.
         """
         if self.callback is None:
-            self.lock.release()
+            self.wake()
             return
         try:
             self.callback()

@@ -12,10 +12,9 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 from remora.carriers.carrier import Carrier
-from remora.errors import BusyError, Error, PeerError
+from remora.errors import Error, PeerError
 from remora.session.transfers import FREE, ChunkTracker, SendWindow
 from remora.wire.bulk import (
-    ABORT,
     BULK_HEADER,
     COMPLETE,
     CREDIT,
@@ -28,23 +27,26 @@ from remora.wire.bulk import (
     encode_bulk,
 )
 
-__all__ = ["MAX_TRANSFERS", "BulkLane", "Done"]
+__all__ = ["BulkLane", "Done"]
 
-#: Transfers in each direction at once.
-MAX_TRANSFERS = 64
+#: Transfers whose first bytes may be sent before the receiver has a place for them. It stages them: FREE bytes each.
+MAX_STAGED = 4
+#: Credits and aborts that may arrive for transfers that have not begun on this side.
+MAX_EARLY = 1024
 
 #: Called once, from a bulk thread, with None or why the transfer failed. It must not block.
 Done: TypeAlias = Callable[[Error | None], None]
 
 
 class _Outgoing:
-    __slots__ = ("done", "started", "view", "window")
+    __slots__ = ("credited", "done", "started", "view", "window")
 
     def __init__(self, view: memoryview, done: Done) -> None:
         self.view = view
         self.done = done
         self.window = SendWindow(view.nbytes)
         self.started = False
+        self.credited = False
 
 
 class _Incoming:
@@ -72,6 +74,8 @@ class BulkLane:
         self._owed: deque[bytes] = deque()
         self._outgoing: OrderedDict[int, _Outgoing] = OrderedDict()
         self._incoming: dict[int, _Incoming] = {}
+        self._staged_there: set[int] = set()  # sent without credit, so that the receiver stages them
+        self._early: dict[int, int | Error] = {}  # credits and aborts that came before `send` or `expect`
         self._failure: Error | None = None
         self._threads: list[threading.Thread] = []
 
@@ -88,24 +92,40 @@ class BulkLane:
                 thread.start()
 
     def send(self, transfer_id: int, view: memoryview, done: Done) -> None:
-        """Send all of `view` as this transfer; it must not change until `done`. Raises BusyError when too many are under way."""
-        self._admit(self._outgoing)
+        """Send all of `view` as this transfer, when its turn comes; it must not change until `done`."""
         with self._lock:
-            self._outgoing[transfer_id] = _Outgoing(view, done)
-            self._start()
-            self._work.notify()
+            if self._failure is not None:
+                raise self._failure.copy()
+            outgoing = _Outgoing(view, done)
+            early = self._early.pop(transfer_id, None)
+            if isinstance(early, int):
+                outgoing.window.credit(early)
+                outgoing.credited = True
+            if not isinstance(early, Error):
+                self._outgoing[transfer_id] = outgoing
+                self._start()
+                self._work.notify()
+        if isinstance(early, Error):
+            done(early)
 
     def expect(self, transfer_id: int, view: memoryview, done: Done) -> None:
         """Receive this transfer into `view`, whose size must be the transfer's. It may have begun to arrive before."""
+        finished, error = False, None
         with self._lock:
             if self._failure is not None:
                 raise self._failure.copy()
             self._start()
-            incoming = self._incoming.setdefault(transfer_id, _Incoming())
-            incoming.view, incoming.done = view, done
-            error = self._settle_destination(transfer_id, incoming)
-            finished = self._take_finished(transfer_id, incoming)
-        if error is not None:
+            early = self._early.pop(transfer_id, None)
+            if not isinstance(early, Error):
+                incoming = self._incoming.setdefault(transfer_id, _Incoming())
+                incoming.view, incoming.done = view, done
+                self._owed.append(encode_bulk(CREDIT, transfer_id, view.nbytes))
+                self._work.notify()
+                error = self._settle_destination(transfer_id, incoming)
+                finished = self._take_finished(transfer_id, incoming)
+        if isinstance(early, Error):
+            done(early)
+        elif error is not None:
             self._fail(error)
         elif finished:
             done(None)
@@ -148,12 +168,6 @@ class BulkLane:
             if thread is not threading.current_thread():
                 thread.join()
 
-    def _admit(self, table: OrderedDict[int, _Outgoing]) -> None:
-        if self._failure is not None:
-            raise self._failure.copy()
-        if len(table) >= MAX_TRANSFERS:
-            raise BusyError(f"{MAX_TRANSFERS} transfers are under way; wait for one of them")
-
     def _fail(self, error: Error) -> None:
         if self._failure is None:
             self._broken(error)
@@ -176,15 +190,29 @@ class BulkLane:
                 if self._owed:
                     frame = self._owed.popleft()
                     return lambda: self._carrier.send_all(frame)
-                for transfer_id, outgoing in self._outgoing.items():
-                    if not outgoing.started or outgoing.window.complete or outgoing.window.next_chunk()[1]:
-                        self._outgoing.move_to_end(transfer_id)
-                        return lambda: self._send_chunk(transfer_id, outgoing)
+                transfer_id, outgoing = self._next_runnable()
+                if outgoing is not None:
+                    self._outgoing.move_to_end(transfer_id)
+                    return lambda: self._send_chunk(transfer_id, outgoing)
                 self._work.wait()
             return None
 
+    def _next_runnable(self) -> tuple[int, _Outgoing | None]:
+        """A transfer that may send: one with credit, or one of the few that begin without it. The lock is held."""
+        for transfer_id, outgoing in self._outgoing.items():
+            if outgoing.started:
+                if outgoing.window.next_chunk()[1]:
+                    return transfer_id, outgoing
+            elif outgoing.credited:
+                return transfer_id, outgoing
+            elif len(self._staged_there) < MAX_STAGED:
+                self._staged_there.add(transfer_id)
+                return transfer_id, outgoing
+        return 0, None
+
     def _send_chunk(self, transfer_id: int, outgoing: _Outgoing) -> None:
-        window, spans = outgoing.window, []
+        window = outgoing.window
+        spans: list[bytes | memoryview] = []
         if not outgoing.started:
             outgoing.started = True
             spans.append(encode_bulk(START, transfer_id, window.total))
@@ -230,17 +258,30 @@ class BulkLane:
             case 0x43:
                 self._on_abort(frame)
             case 0x44:
-                with self._lock:
-                    outgoing = self._outgoing.get(frame.transfer_id)
-                    if outgoing is not None:
-                        outgoing.window.credit(frame.value)
-                        self._work.notify()
+                self._on_credit(frame)
+
+    def _on_credit(self, frame: BulkHeader) -> None:
+        with self._lock:
+            self._staged_there.discard(frame.transfer_id)
+            outgoing = self._outgoing.get(frame.transfer_id)
+            if outgoing is None:
+                self._keep_early(frame.transfer_id, frame.value)
+                return
+            outgoing.window.credit(frame.value)
+            outgoing.credited = True
+            self._work.notify()
+
+    def _keep_early(self, transfer_id: int, news: int | Error) -> None:
+        """Remember a credit or abort for a transfer that this side has not begun, or has ended. The lock is held."""
+        self._early[transfer_id] = news
+        if len(self._early) > MAX_EARLY:
+            del self._early[next(iter(self._early))]
 
     def _on_start(self, frame: BulkHeader) -> None:
         with self._lock:
             incoming = self._incoming.setdefault(frame.transfer_id, _Incoming())
-            if len(self._incoming) > 2 * MAX_TRANSFERS:
-                raise PeerError(f"more than {2 * MAX_TRANSFERS} transfers are under way")
+            if sum(other.view is None for other in self._incoming.values()) > 2 * MAX_STAGED:
+                raise PeerError(f"more than {MAX_STAGED} transfers were sent without credit")
             if incoming.tracker is not None:
                 raise PeerError(f"the transfer {frame.transfer_id} started twice")
             incoming.tracker = ChunkTracker(frame.value)
@@ -249,7 +290,7 @@ class BulkLane:
             raise error
 
     def _settle_destination(self, transfer_id: int, incoming: _Incoming) -> Error | None:
-        """With both a START and a destination: move what was staged and allow the rest. The lock is held."""
+        """With both a START and a destination: move what was staged there. The lock is held."""
         view, tracker = incoming.view, incoming.tracker
         if view is None or tracker is None:
             return None
@@ -258,9 +299,7 @@ class BulkLane:
         for offset, data in incoming.staged:
             view[offset : offset + len(data)] = data
         incoming.staged.clear()
-        if tracker.grant_all():
-            self._owed.append(encode_bulk(CREDIT, transfer_id, tracker.total))
-            self._work.notify()
+        tracker.grant_all()
         return None
 
     def _on_data(self, frame: BulkHeader) -> None:
@@ -308,7 +347,10 @@ class BulkLane:
         self._read(rest)
         error = decode_abort(rest)
         with self._lock:
+            self._staged_there.discard(frame.transfer_id)
             gone = self._outgoing.pop(frame.transfer_id, None) or self._incoming.pop(frame.transfer_id, None)
+            if gone is None or gone.done is None:
+                self._keep_early(frame.transfer_id, error)
+            self._work.notify()
         if gone is not None and gone.done is not None:
             gone.done(error)
-

@@ -19,10 +19,11 @@ __all__ = ["BOOTSTRAP_TIMEOUT", "CONNECT_TIMEOUT", "connect_session"]
 CONNECT_TIMEOUT = 30.0
 BOOTSTRAP_TIMEOUT = 10.0
 JOINED_SIZE = 32
+DEFAULT_HEARTBEAT = HeartbeatOptions()
 
 
 def connect_session(
-    uri: Uri, hello: Hello, timeout: float = CONNECT_TIMEOUT, heartbeat: HeartbeatOptions = HeartbeatOptions()
+    uri: Uri, hello: Hello, timeout: float = CONNECT_TIMEOUT, heartbeat: HeartbeatOptions = DEFAULT_HEARTBEAT
 ) -> tuple[Session, dict[Lane, Carrier]]:
     """Connect to a server. `uri` is a carrier address. On any failure every connection made here is closed.
 
@@ -51,6 +52,7 @@ def connect_session(
 
 
 def _greet(session: Session, control: Carrier, hello: Hello, deadline: float) -> None:
+    begin = monotonic()
     session.greet(hello)
     control.send_all(session.take(Lane.CONTROL), timeout=max(0.001, deadline - monotonic()))
     while session.accepted is None:
@@ -59,13 +61,15 @@ def _greet(session: Session, control: Carrier, hello: Hello, deadline: float) ->
         except Error as error:
             raise BrokenError(f"{session.peer} ended the connection before it accepted a session: {error.message}") from error
         if lease is None:
-            raise DeadlineError(f"{session.peer} took the connection and did not answer as a remora server within {BOOTSTRAP_TIMEOUT:g} s")
+            raise DeadlineError(
+                f"{session.peer} took the connection and did not answer as a remora server within {deadline - begin:.2g} s"
+            )
         with lease:
             events = session.receive(Lane.CONTROL, lease.view)
         for event in events:
             if isinstance(event, Failed):
-                raise event.error
-            assert isinstance(event, Accepted)  # noqa: S101  (in this state there is no other)
+                raise _placed(event.error, session.peer)
+            assert isinstance(event, Accepted)  # in this state there is no other
 
 
 def _await_joined(session: Session, carriers: dict[Lane, Carrier], lane: Lane, deadline: float) -> None:
@@ -79,8 +83,17 @@ def _await_joined(session: Session, carriers: dict[Lane, Carrier], lane: Lane, d
         if not count:
             raise DeadlineError(f"{session.peer} did not take the {lane.name.lower()} lane within {BOOTSTRAP_TIMEOUT:g} s")
         got += count
-    session.check_joined(lane, frame)
+    try:
+        session.check_joined(lane, frame)
+    except Error as error:
+        raise _placed(error, session.peer) from None
     session.lane_joined(lane)
+
+
+def _placed(error: Error, peer: str) -> Error:
+    """The error with the server's address, unless it says where it is from."""
+    error.origin = error.origin or peer
+    return error
 
 
 def _cause(session: Session, control: Carrier, lane: Lane, error: Error) -> Error:

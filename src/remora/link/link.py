@@ -87,7 +87,7 @@ class Link:
             with self.lock:
                 rest = memoryview(self.session.take(lane))
         try:
-            sent = self.carriers[lane].send(rest) if len(rest) else 0
+            sent = self.carriers[lane].send(rest) if rest else 0
         except Error as error:
             return error
         if sent < len(rest):
@@ -204,7 +204,7 @@ class Link:
             self._watched[fd] = ready
 
     def chore(self, run: Callable[[float], float]) -> None:
-        """Have the thread call `run(now)` each time around; it returns when (monotonic) it wants to be called again. Before `start`."""
+        """Have the thread call `run(now)` each time around; it returns when (monotonic) to call it again. Before `start`."""
         self._chores.append(run)
 
     def wake(self) -> None:

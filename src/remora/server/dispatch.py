@@ -35,7 +35,7 @@ MAX_PARKED = 4096
 class _Axis:
     """One axis: its queue, its window, the timepoints of what is not done, and what is parked."""
 
-    __slots__ = ("axis", "parked", "points", "queue", "results", "window")
+    __slots__ = ("axis", "parked", "points", "queue", "results", "submitted", "window")
 
     def __init__(self, axis: int, queue: Queue, window: CompletionWindow) -> None:
         self.axis = axis
@@ -44,6 +44,7 @@ class _Axis:
         self.points: dict[int, Timepoint] = {}
         self.results: dict[int, bytearray] = {}
         self.parked: deque[CommandReceived] = deque()
+        self.submitted = 0  # the last epoch that was given to the queue
 
 
 class Dispatcher:
@@ -82,7 +83,9 @@ class Dispatcher:
             if event.device >= len(self.devices):
                 raise UsageError(f"there is no device {event.device}; the server has {len(self.devices)}")
             buffer = self.devices[event.device].allocate(event.size)
-            self._names.append((event.provisional, self.table.add(event.provisional, ResourceType.BUFFER, buffer)))
+            resource = self.table.add(event.provisional, ResourceType.BUFFER, buffer)
+            with self.link.lock:
+                self._names.append((event.provisional, resource))
         except PeerError:
             raise
         except Error as error:
@@ -128,11 +131,11 @@ class Dispatcher:
 
     def report(self) -> None:
         """Write the ADVANCE of every axis with news, and resolutions; the caller flushes."""
-        names, self._names = self._names, []
         with self.link.lock:
             session = self.link.session
             if session.failure is not None:
                 return
+            names, self._names = self._names, []
             for axis in self._axes.values():
                 window = axis.window
                 if window.done != window.reported or window.failed is not None or names:
@@ -154,13 +157,10 @@ class Dispatcher:
         """Whether the command names a resource that is being made, or an epoch that is itself parked."""
         if event.op == commands.DISPATCH and self.table.is_pending(event.body.executable):
             return True
-        return any(epoch > axis.window.done and epoch not in axis.points for axis, epoch in self._live(event.waits))
-
-    def _live(self, waits: Iterable[tuple[int, int]]) -> Iterable[tuple[_Axis, int]]:
-        return ((self._axes[axis], epoch) for axis, epoch in waits if self._axes[axis].window.failed is None)
+        return any(epoch > self._axes[axis].submitted and self._axes[axis].window.failed is None for axis, epoch in event.waits)
 
     def _submit(self, axis: _Axis, event: CommandReceived) -> None:
-        epoch = event.epoch
+        epoch = axis.submitted = event.epoch
         try:
             wait = self._timepoints(event.waits) if event.waits else ()
             point = _RUN[event.op](self, axis, epoch, event.body, wait)
@@ -205,8 +205,8 @@ class Dispatcher:
         failure = None
         if point.semaphore._value < point.value:
             failure = point.semaphore.failure or DeviceError("the queue ended without a cause")
-        axis.points.pop(epoch, None)
         self._complete(axis, epoch, failure)
+        axis.points.pop(epoch, None)
         self.report()
         self.link.flush(Lane.QUEUE)
 

@@ -10,6 +10,7 @@ from remora.session.keepalive import HeartbeatOptions
 __all__ = ["DEFAULT_BIND", "ServeOptions"]
 
 DEFAULT_BIND = "tcp://0.0.0.0:5000"
+DEFAULT_HEARTBEAT = HeartbeatOptions(2.0, 15.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +24,7 @@ class ServeOptions:
     """All sessions in this process instead of a process each: lighter, but a crashing kernel takes all of them along."""
     command_window: int = 4096
     """Commands that a session may have in flight."""
-    heartbeat: HeartbeatOptions = HeartbeatOptions(2.0, 15.0)
+    heartbeat: HeartbeatOptions = DEFAULT_HEARTBEAT
     """A client that is silent for longer than the deadline has lost its session."""
-    log: Callable[[str], None] = lambda line: None
+    log: Callable[[str], None] = lambda _: None
     """Called with one line for each session that begins or ends."""

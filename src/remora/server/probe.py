@@ -27,7 +27,7 @@ def probe(uris: Sequence[str]) -> tuple[DeviceEntry, ...]:
         finally:
             os._exit(0)
     os.close(writing)
-    with open(reading, "rb") as pipe:
+    with os.fdopen(reading, "rb") as pipe:
         data = pipe.read()
     _, status = os.waitpid(pid, 0)
     if len(data) < 8:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import ctypes
 import os
+import select
 import signal
 import socket
 import traceback
 from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
 from time import monotonic
 
 from remora.carriers import registry
@@ -16,15 +19,13 @@ from remora.errors import BrokenError, DeadlineError, Error
 from remora.hal.device import Device
 from remora.hal.registry import open_devices
 from remora.server.runner import SessionRunner
-from remora.server.slot import ProcessSlot, confirm_lanes
+from remora.server.slot import JOIN_TIMEOUT, ProcessSlot, confirm_lanes, hear, say_farewell
 from remora.session.session import Session
 from remora.session.state import Lane
 from remora.wire.bootstrap import Accept
 
-__all__ = ["JOIN_TIMEOUT", "open_all", "spawn"]
+__all__ = ["open_all", "spawn"]
 
-#: Seconds between ACCEPT and the last lane.
-JOIN_TIMEOUT = 10.0
 PR_SET_PDEATHSIG = 1
 
 
@@ -41,7 +42,7 @@ def spawn(session: Session, control: Carrier, accept: Accept, devices: Sequence[
             code = 0
         except Error as error:
             code = 0 if isinstance(error, BrokenError) else 1
-        except BaseException:  # noqa: BLE001  (nothing may return into the parent's code)
+        except BaseException:  # nothing may return into the parent's code
             traceback.print_exc()
         finally:
             os._exit(code)
@@ -58,12 +59,10 @@ def _isolate(parent: int, keep: set[int]) -> None:
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    for name in os.listdir("/proc/self/fd"):
-        if int(name) > 2 and int(name) not in keep:
-            try:
-                os.close(int(name))
-            except OSError:
-                continue
+    for fd in [int(entry.name) for entry in Path("/proc/self/fd").iterdir()]:
+        if fd > 2 and fd not in keep:
+            with suppress(OSError):
+                os.close(fd)
 
 
 def open_all(uris: Sequence[str]) -> list[Device]:
@@ -79,9 +78,7 @@ def open_all(uris: Sequence[str]) -> list[Device]:
     return devices
 
 
-def _serve(
-    session: Session, control: Carrier, accept: Accept, uris: Sequence[str], supervisor: socket.socket, scheme: str
-) -> None:
+def _serve(session: Session, control: Carrier, accept: Accept, uris: Sequence[str], supervisor: socket.socket, scheme: str) -> None:
     try:
         devices = open_all(uris)
         session.accept(accept)
@@ -90,8 +87,12 @@ def _serve(
         control.send_all(session.take(Lane.CONTROL), timeout=1.0)
         return
     control.send_all(session.take(Lane.CONTROL), timeout=1.0)
-    carriers = {Lane.CONTROL: control} | _take_lanes(session, supervisor, scheme)
-    confirm_lanes(session, carriers)
+    try:
+        carriers = {Lane.CONTROL: control} | _take_lanes(session, control, supervisor, scheme)
+        confirm_lanes(session, carriers)
+    except Error as error:
+        say_farewell(session, control, error)
+        return
     runner = SessionRunner(session, carriers, devices)
 
     def on_supervisor() -> None:
@@ -102,21 +103,30 @@ def _serve(
     runner.serve()
 
 
-def _take_lanes(session: Session, supervisor: socket.socket, scheme: str) -> dict[Lane, Carrier]:
-    """The two other lanes, from the parent."""
+def _take_lanes(session: Session, control: Carrier, supervisor: socket.socket, scheme: str) -> dict[Lane, Carrier]:
+    """The two other lanes, from the parent. A client that leaves meanwhile ends the session at once."""
     lanes: dict[Lane, Carrier] = {}
     deadline = monotonic() + JOIN_TIMEOUT
+    poll = select.poll()
+    poll.register(supervisor, select.POLLIN)
+    poll.register(control.fileno(), select.POLLIN)
     while len(lanes) < 2:
-        supervisor.settimeout(max(0.001, deadline - monotonic()))
-        try:
-            message, fds, _, _ = socket.recv_fds(supervisor, 4096, 1)
-        except TimeoutError:
-            raise DeadlineError(f"the client did not join its lanes within {JOIN_TIMEOUT:g} s") from None
-        if not fds:
-            raise BrokenError("the server stopped before the session began")
-        lane = Lane(message[0])
-        lanes[lane] = registry.adopt(scheme, fds[0], message[1:].decode())
-        lanes[lane].activate()
-        session.lane_joined(lane)
-    supervisor.settimeout(None)
+        ready = [fd for fd, _ in poll.poll(max(0.0, deadline - monotonic()) * 1000)]
+        if not ready:
+            raise DeadlineError(f"the client did not join its lanes within {JOIN_TIMEOUT:g} s")
+        if supervisor.fileno() in ready:
+            lane, carrier = _take_lane(supervisor, scheme)
+            lanes[lane] = carrier
+            session.lane_joined(lane)
+        else:
+            hear(session, control)
     return lanes
+
+
+def _take_lane(supervisor: socket.socket, scheme: str) -> tuple[Lane, Carrier]:
+    message, fds, _, _ = socket.recv_fds(supervisor, 4096, 1)
+    if not fds:
+        raise BrokenError("the server stopped before the session began")
+    carrier = registry.adopt(scheme, fds[0], message[1:].decode())
+    carrier.activate()
+    return Lane(message[0]), carrier

@@ -37,7 +37,7 @@ class ResourceTable:
         self._pending.add(provisional)
 
     def add(self, provisional: int, kind: ResourceType, thing: Any) -> int:
-        """Put an object under a fresh canonical id, with its provisional id as an alias. Raises BusyError when the table is full."""
+        """Put an object under a fresh canonical id; its provisional id stays an alias. Raises BusyError when the table is full."""
         if provisional not in self._pending:
             self._check_new(provisional, kind)
         canonical = make_id(kind, *self._take_slot())

@@ -1,9 +1,9 @@
 """One session on the server, from ACCEPT to its end: the shell around Link and Dispatcher.
 
-    control lane    the thread that calls `run` (the main thread of a session process)
-    queue lane      "remora queue lane": reads a batch, runs what is short, answers with one send
-    bulk lane       two threads, started with the first transfer
-    long kernels    the worker of each HAL queue
+control lane    the thread that calls `run` (the main thread of a session process)
+queue lane      "remora queue lane": reads a batch, runs what is short, answers with one send
+bulk lane       two threads, started with the first transfer
+long kernels    the worker of each HAL queue
 """
 
 from __future__ import annotations
@@ -132,4 +132,3 @@ class SessionRunner:
             self.link.session.respond(request, answer)
         self.link.flush(Lane.CONTROL)
         self.link.flush(Lane.QUEUE)
-

@@ -121,11 +121,19 @@ class Server:
     # -- the loop -------------------------------------------------------------------------------------------------------------
 
     def _timeout(self) -> float:
-        return min((greeting.deadline - monotonic() for greeting in self._greetings.values()), default=60.0)
+        deadlines = [greeting.deadline for greeting in self._greetings.values()]
+        deadlines += [deadline for _, deadline, _ in self._joining()]
+        return min(deadlines, default=monotonic() + 60.0) - monotonic()
+
+    def _joining(self) -> list[tuple[int, float, Slot]]:
+        """(control lane, deadline, slot) of the sessions that wait for lanes in this process."""
+        waiting = ((slot.joining(), slot) for slot in self._slots.values())
+        return [(*joining, slot) for joining, slot in waiting if joining is not None]
 
     def _turn(self, timeout: float) -> None:
         poll = select.poll()
-        for fd in (self._wake, *self._listeners, *self._greetings, *self._slots):
+        joining = self._joining()
+        for fd in (self._wake, *self._listeners, *self._greetings, *self._slots, *(fd for fd, _, _ in joining)):
             poll.register(fd, select.POLLIN)
         for fd, _ in poll.poll(max(0.0, timeout) * 1000):
             if fd == self._wake:
@@ -137,6 +145,9 @@ class Server:
             elif fd in self._listeners:
                 self._accept(self._listeners[fd])
         now = monotonic()
+        for _, _, slot in joining:
+            if slot.joining() is not None:
+                slot.look(now)
         for fd, greeting in tuple(self._greetings.items()):
             if greeting.deadline <= now:
                 del self._greetings[fd]
@@ -174,9 +185,8 @@ class Server:
     def _open_session(self, greeting: Greeting, hello: Hello) -> None:
         options = self.options
         if len(self._slots) >= options.max_sessions:
-            greeting.refuse(
-                BusyError(f"the server's {options.max_sessions} sessions are all in use; try again later, or start it with --max-sessions")
-            )
+            used = f"all {options.max_sessions} sessions of the server are in use"
+            greeting.refuse(BusyError(f"{used}; try again later, or serve with more --max-sessions"))
             return
         if hello.required & ~CAPABILITY_BULK:
             raise NotFoundError(f"the client requires the capabilities {hello.required:#x}, which this server does not have")
@@ -231,4 +241,3 @@ class Server:
 
     def __exit__(self, *unused: object) -> None:
         self.stop()
-

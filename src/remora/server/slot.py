@@ -10,9 +10,10 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import suppress
+from time import monotonic
 
 from remora.carriers.carrier import Carrier
-from remora.errors import DeviceLostError, Error
+from remora.errors import DeadlineError, DeviceLostError, Error
 from remora.hal.device import Device
 from remora.server.runner import SessionRunner
 from remora.session.session import Session
@@ -20,7 +21,10 @@ from remora.session.state import Lane
 from remora.wire.bootstrap import Accept, Join
 from remora.wire.control import Failure, encode_control
 
-__all__ = ["ProcessSlot", "Slot", "ThreadSlot"]
+__all__ = ["JOIN_TIMEOUT", "ProcessSlot", "Slot", "ThreadSlot", "confirm_lanes", "hear", "say_farewell"]
+
+#: Seconds between ACCEPT and the last lane.
+JOIN_TIMEOUT = 10.0
 
 
 class Slot(ABC):
@@ -40,6 +44,13 @@ class Slot(ABC):
     def place(self) -> str:
         """Where it runs, for the log."""
         return ""
+
+    def joining(self) -> tuple[int, float] | None:
+        """While the parent itself waits for lanes: the control lane's descriptor, and when (monotonic) to give up."""
+        return None
+
+    def look(self, now: float) -> None:  # noqa: B027  (only a slot that is `joining` has something to look at)
+        """The control lane is readable, or the time to join is over."""
 
     @abstractmethod
     def fileno(self) -> int:
@@ -133,8 +144,25 @@ class ThreadSlot(Slot):
         self._done = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._runner: SessionRunner | None = None
         self._thread: threading.Thread | None = None
+        self._deadline = monotonic() + JOIN_TIMEOUT
         session.accept(accept)
         control.send_all(session.take(Lane.CONTROL), timeout=1.0)
+
+    def joining(self) -> tuple[int, float] | None:
+        """See `Slot.joining`."""
+        control = self._carriers[Lane.CONTROL].fileno()
+        return None if self._runner is not None or control < 0 else (control, self._deadline)
+
+    def look(self, now: float) -> None:
+        """See `Slot.look`."""
+        control = self._carriers[Lane.CONTROL]
+        try:
+            hear(self._session, control)
+            if now >= self._deadline:
+                raise DeadlineError(f"the client did not join its lanes within {JOIN_TIMEOUT:g} s")
+        except Error as error:
+            say_farewell(self._session, control, error)
+            self.kill()
 
     def fileno(self) -> int:
         return self._done
@@ -149,7 +177,7 @@ class ThreadSlot(Slot):
             self._thread.start()
 
     def _run(self) -> None:
-        assert self._runner is not None  # noqa: S101  (set just before the thread starts)
+        assert self._runner is not None  # set just before the thread starts
         try:
             confirm_lanes(self._session, self._carriers)
             self._runner.run()
@@ -184,3 +212,20 @@ def confirm_lanes(session: Session, carriers: dict[Lane, Carrier]) -> None:
     for lane in (Lane.QUEUE, Lane.BULK):
         carriers[lane].send_all(session.joined_message(lane), timeout=1.0)
 
+
+def hear(session: Session, control: Carrier) -> None:
+    """Take what the control lane has while lanes are missing. Raises why the session ended."""
+    lease = control.receive(0)
+    if lease is not None:
+        with lease:
+            session.receive(Lane.CONTROL, lease.view)
+        if session.failure is not None:
+            raise session.failure
+
+
+def say_farewell(session: Session, control: Carrier, error: Error) -> None:
+    """End a session that has not begun, and tell the client why if it still listens."""
+    session.fail(error)
+    if session.pending(Lane.CONTROL):
+        with suppress(Error):
+            control.send(session.take(Lane.CONTROL))

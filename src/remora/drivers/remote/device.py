@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
-from weakref import WeakSet
 
 from remora.base.snapshot import DeviceStatistics, LinkStatistics
 from remora.drivers.remote.buffer import RemoteBuffer
 from remora.drivers.remote.executable import RemoteExecutable
 from remora.drivers.remote.queue import RemoteQueue
 from remora.drivers.remote.semaphore import RemoteSemaphore
-from remora.errors import Error
 from remora.hal.device import Device, DeviceInfo
 from remora.hal.dlpack import host_bytes
 from remora.hal.executable import KernelInfo
@@ -34,25 +32,12 @@ class RemoteDevice(Device):
         self.ordinal = ordinal
         self.dispatched = 0
         self._live = self._bytes = self._peak = 0
-        self._semaphores: WeakSet[RemoteSemaphore] = WeakSet()
         self._queues = tuple(RemoteQueue(self, queue, axis) for queue, axis in enumerate(axes))
 
     @property
     def queues(self) -> Sequence[RemoteQueue]:
         """See `Device.queues`."""
         return self._queues
-
-    def semaphore(self, initial: int = 0) -> Semaphore:
-        """See `Device.semaphore`."""
-        self._check_open()
-        semaphore = RemoteSemaphore(self.host.pump, None, initial)
-        self._semaphores.add(semaphore)
-        return semaphore
-
-    def fail_semaphores(self, error: Error) -> None:
-        """The connection ended: nothing here will be signalled by the server any more."""
-        for semaphore in tuple(self._semaphores):
-            semaphore.fail(error)
 
     def statistics(self) -> DeviceStatistics:
         """See `Device.statistics`; counted on this side."""
@@ -81,6 +66,9 @@ class RemoteDevice(Device):
         self._bytes += size
         self._peak = max(self._peak, self._bytes)
         return buffer
+
+    def _semaphore(self, initial: int) -> Semaphore:
+        return RemoteSemaphore(self.host.pump, None, initial)
 
     def _load(self, target: Target, artifact: Any, kernels: Sequence[KernelInfo]) -> RemoteExecutable:
         resource = self.host.load(self.ordinal, target, encode_kernels(kernels), host_bytes(artifact))

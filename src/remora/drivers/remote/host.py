@@ -54,7 +54,7 @@ class RemoteHost:
         hello = Hello(client=f"{socket.gethostname()} pid {os.getpid()}")
         session, carriers = connect_session(uri.carrier, hello, timeout, heartbeat)
         accepted = session.accepted
-        assert accepted is not None  # noqa: S101  (connect_session returns operational sessions)
+        assert accepted is not None
         self.uri = uri
         self.link = Link(session, carriers, self)
         self.pump = QueuePump(self.link)
@@ -95,7 +95,7 @@ class RemoteHost:
 
     def send(self, transfer_id: int, data: memoryview) -> None:
         """Begin an upload."""
-        self.link.bulk.send(transfer_id, data, lambda error: None)
+        self.link.bulk.send(transfer_id, data, _ignore)
 
     def expect_result(self, axis: int, epoch: int, into: memoryview) -> None:
         """Say where the data of a READ goes. The link's lock is held."""
@@ -214,11 +214,15 @@ class RemoteHost:
         for queue in self._queues.values():
             queue.fail(error)
         for device in self.devices:
-            device.fail_semaphores(error)
+            device._fail_semaphores(error)
         for call in tuple(self._calls.values()):
             call.answer = error
             call.done.set()
         self._results.clear()
+
+
+def _ignore(_: Error | None) -> None:
+    """An upload's end: the ADVANCE of its command tells the same."""
 
 
 def _info(entry: DeviceEntry) -> DeviceInfo:
@@ -243,4 +247,3 @@ def open_devices(uri: Uri) -> Sequence[Device]:
     if query:
         raise UsageError(f"{uri}: unknown key {', '.join(query)}; known: device, timeout, keepalive, deadline")
     return RemoteHost(uri, timeout, heartbeat).devices
-

@@ -58,6 +58,11 @@ class RemoteQueue(Queue):
         self._progress = threading.RLock()
         self._told = 0
         self._arriving: set[int] = set()
+        self.timeline.answers = self._answers
+
+    def _answers(self, value: int) -> bool:
+        """Whether an ADVANCE alone brings the timeline to `value`: it was sent, and no download is on its way."""
+        return value < self._next and not self._held and not self._arriving
 
     @property
     def holding(self) -> bool:
@@ -95,7 +100,7 @@ class RemoteQueue(Queue):
             lambda: commands.encode_transfer(owner.resource, offset, size, transfer_id),
             wait,
             signal,
-            lambda epoch: host.send(transfer_id, data),
+            lambda _: host.send(transfer_id, data),
         )
 
     def _read(self, buffer: Buffer, offset: int, into: memoryview, wait: Points, signal: Points) -> Timepoint:
@@ -276,7 +281,7 @@ class RemoteQueue(Queue):
 
 def _own(buffer: Buffer) -> RemoteBuffer:
     """The queue has checked that the buffer is this device's."""
-    assert isinstance(buffer, RemoteBuffer)  # noqa: S101
+    assert isinstance(buffer, RemoteBuffer)
     return buffer
 
 

@@ -15,15 +15,17 @@ class RemoteSemaphore(Semaphore):
     """A local proxy: queues signal it when the server's ADVANCE arrives, the host whenever it likes.
 
     `axis` is set for the timeline of a queue, whose values are the axis's epochs. For others `_epochs` remembers which epoch
-    will reach which value, so that a later command can wait for it on the server.
+    will reach which value, so that a later command can wait for it on the server. `answers(value)` tells whether the queue lane
+    alone will bring a value: then the waiting thread reads the lane itself.
     """
 
-    __slots__ = ("_epochs", "_pump", "axis")
+    __slots__ = ("_epochs", "_pump", "answers", "axis")
 
     def __init__(self, pump: QueuePump, axis: int | None, initial: int = 0, name: str = "semaphore") -> None:
         super().__init__(initial, name)
         self._pump = pump
         self.axis = axis
+        self.answers: Callable[[int], bool] = _never
         self._epochs: list[tuple[int, int, int]] = []
 
     def _wait_until(self, value: int, deadline: float | None) -> bool:
@@ -32,7 +34,9 @@ class RemoteSemaphore(Semaphore):
         return super()._wait_until(value, deadline)
 
     def _park(self, waiter: Waiter, deadline: float | None) -> bool:
-        return self._pump.wait(waiter, deadline)
+        if self.answers(waiter.value):
+            return self._pump.wait(waiter, deadline)
+        return self._pump.sleep(waiter, deadline)
 
     def _poll(self) -> None:
         self._pump.poll()
@@ -62,3 +66,7 @@ class RemoteSemaphore(Semaphore):
             return self.axis, value
         at = bisect_left(self._epochs, (value, 0, 0))
         return self._epochs[at][1:] if at < len(self._epochs) else None
+
+
+def _never(_: int) -> bool:
+    return False
