@@ -187,11 +187,26 @@ def test_many_threads_submit_and_every_operation_runs_once(queue):
     assert sorted(point.value for point in points) == list(range(1, 401))
 
 
+class Watched(Semaphore):
+    """Says when somebody has begun to wait for it."""
+
+    __slots__ = ("watched",)
+
+    def __init__(self):
+        super().__init__()
+        self.watched = threading.Event()
+
+    def on(self, value, callback):
+        super().on(value, callback)
+        self.watched.set()
+
+
 def test_close_ends_what_waits_for_a_gate(device):
     queue = device.queue
-    gate, told, behind = Semaphore(), Semaphore(), Semaphore()
+    gate, told, behind = Watched(), Semaphore(), Semaphore()
     first = submit(queue, pytest.fail, "must not run", wait=(gate.at(1),), signal=(told.at(1),))
     second = submit(queue, pytest.fail, "must not run", signal=(behind.at(1),))
+    assert gate.watched.wait(LONG)  # the worker has taken the first operation
     device.close()
     for point in (first, second, told.at(1), behind.at(1)):
         with pytest.raises(ClosedError, match="open it again"):

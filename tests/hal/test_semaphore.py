@@ -15,7 +15,7 @@ from remora.errors import DeadlineError, DeviceError, UsageError
 from remora.hal.semaphore import MAX_VALUE, Semaphore, Timepoint
 
 LONG = 20.0  # seconds; no wait in a passing test takes this long
-values = st.integers(0, 12)
+values = st.integers(0, 6)
 
 
 class SemaphoreMachine(RuleBasedStateMachine):
@@ -102,6 +102,14 @@ def test_h11_values_are_u64(value):
     for use in (Semaphore, semaphore.at, semaphore.signal):
         with pytest.raises(UsageError):
             use(value)
+
+
+@pytest.mark.parametrize("value", [0, 4, 5])
+def test_h11_a_signal_must_grow(value):
+    semaphore = Semaphore(5, "ready")
+    with pytest.raises(UsageError, match=f"ready is at 5; it can only be signalled to a greater value, not {value}"):
+        semaphore.signal(value)
+    assert semaphore.value == 5
 
 
 def test_h11_the_greatest_value_is_reached():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import importlib.util
 import platform
 import signal
 import struct
@@ -232,3 +233,38 @@ def test_h26_the_endless_kernel_ends_when_it_is_killed(start_fault):
         child.kill()
         assert child.wait(20) == -signal.SIGKILL
         assert child.stdout.read() == ""
+
+
+REPOSITORY = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def recipe():
+    """kernels/build.py as a module; importing it builds nothing."""
+    spec = importlib.util.spec_from_file_location("kernels_build", REPOSITORY / "kernels/build.py")
+    module = importlib.util.module_from_spec(spec)
+    path = list(sys.path)
+    spec.loader.exec_module(module)
+    sys.path[:] = path
+    return module
+
+
+@pytest.mark.parametrize("name", samples.names())
+def test_d11_the_bundles_are_what_the_sources_and_the_recipe_say(recipe, name):
+    bundle = samples.load(name)
+    assert bundle.kernels == tuple(recipe.RECIPES[name].kernels)
+    assert bundle.sources == tuple(sorted(recipe.RECIPES[name].sources))
+    for file in bundle.sources:
+        assert bundle.source(file) == (REPOSITORY / "kernels" / file).read_bytes(), f"rebuild: python kernels/build.py {name}"
+
+
+def test_the_recipe_stops_when_the_compiler_chose_another_grid(recipe):
+    text = """
+      hal.executable.export public @matmul ordinal(0) count(%arg0: !hal.device) -> (index, index, index) {
+        %c{size} = arith.constant {size} : index
+        %c1 = arith.constant 1 : index
+        hal.return %c{size}, %c1, %c1 : index, index, index
+      }"""
+    recipe.check_grid(text.replace("{size}", "64"))
+    with pytest.raises(SystemExit, match=r"chose the grid \(32, 1, 1\)"):
+        recipe.check_grid(text.replace("{size}", "32"))
