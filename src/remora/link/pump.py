@@ -78,7 +78,8 @@ class QueuePump:
             return False
         if self._lead.acquire(blocking=False):
             try:
-                return self._link.receive(Lane.QUEUE, timeout)
+                # the leader before may have read this thread's answer just now
+                return waiter.lock.acquire(blocking=False) or self._link.receive(Lane.QUEUE, timeout)
             finally:
                 self._lead.release()
                 if self._followers:
