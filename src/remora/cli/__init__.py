@@ -1,0 +1,1 @@
+"""The `remora` command. Read README.md first."""
