@@ -5,7 +5,7 @@ A subclass gives eight primitives (`_put` and the ones below it); they may raise
 Who may send is a token, `_turn`, and who may receive is another one, `_inbox`: a list with one element, which pop takes and append
 gives back. Both are atomic and cost a third of a Lock. A send that does not get the turn takes nothing, so no send waits behind a
 bulk transfer. Who wants something at the end of a running send (kept bytes to push, the turn itself, the descriptor to be closed)
-says so in `_late`; whoever gives the turn back looks there. `_lock` guards state, failure and kept bytes, and is held for moments.
+says so in `_late`; whoever gives the turn back looks there. `_lock` guards state, failure and kept bytes, and is held for moments (both are reentrant: a signal handler may close).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import errno
 from abc import abstractmethod
 from collections import deque
 from itertools import islice
-from threading import Condition, Lock
+from threading import Condition, RLock
 from time import monotonic
 from typing import TYPE_CHECKING
 
@@ -67,9 +67,9 @@ class Endpoint(Carrier):
         self.capabilities = capabilities
         self._state = CarrierState.CREATED
         self._failure: Error | None = None
-        self._lock = Lock()
+        self._lock = RLock()
         self._turn: list[None] = [None]
-        self._turn_free = Condition(Lock())
+        self._turn_free = Condition()
         self._inbox: list[None] = [None]
         # Bound once: looking a method up twice in each call is a tenth of what a call costs here.
         self._take_turn, self._end_turn = self._turn.pop, self._turn.append
@@ -95,9 +95,13 @@ class Endpoint(Carrier):
     def _put_wait(self, spans: Sequence[Span]) -> int:
         """As `_put`, but wait up to TICK for room."""
 
+    #: Receive into the room given, waiting up to TICK: the count, 0 at the end of the stream, BlockingIOError when nothing came.
+    #: A plain attribute, so that a socket can put its own method here.
+    _take_tick: Callable[[Span], int]
+
     @abstractmethod
-    def _take(self, room: Span, timeout: float | None) -> int:
-        """Receive into `room`: the count, 0 at the end of the stream, -1 when the time is over."""
+    def _take_soon(self, room: Span, timeout: float) -> int:
+        """As `_take_tick`, but within `timeout`, which is less than a tick; -1 when nothing came."""
 
     @abstractmethod
     def _wait_room(self, timeout: float | None) -> bool:
@@ -149,11 +153,11 @@ class Endpoint(Carrier):
         self._push()
 
     def close(self) -> None:
-        with self._lock:
-            if self._state is CarrierState.CLOSED:
-                return
-            self._state = CarrierState.CLOSED
+        if self._state is CarrierState.CLOSED:
+            return
         self._push()
+        with self._lock:
+            self._state = CarrierState.CLOSED
         self.fail(ClosedError("this carrier was closed", origin=self.local))
         self._dispose_alone()
 
@@ -184,7 +188,10 @@ class Endpoint(Carrier):
             if hide:
                 self._receivable = False
             self._interrupt()
-            return self._failure.copy()
+            failure = self._failure.copy()
+        with self._turn_free:
+            self._turn_free.notify_all()
+        return failure
 
     def _broke(self, error: OSError) -> Error:
         return self._settle_failure(broken(self.peer, error))
@@ -205,6 +212,8 @@ class Endpoint(Carrier):
         try:
             self._take_turn()
         except IndexError:
+            if self._failure is not None:
+                raise self._failure.copy() from None
             return 0
         try:
             if self._kept:
@@ -393,23 +402,25 @@ class Endpoint(Carrier):
             self._take_inbox()
         except IndexError:
             raise self._crowded() from None
+        count = 0
+        lease = None
         try:
-            leases = self._leases
-            lease = leases.pop() if leases else self._another_lease()
+            lease = self._leases.pop() if self._leases else self._another_lease()
+            room = lease._room
             try:
-                count = self._take(lease._room, timeout)
-            except BaseException:
-                leases.append(lease)
-                raise
+                count = self._take_tick(room) if timeout is None or timeout > TICK else self._take_soon(room, timeout)
+            except BlockingIOError:
+                count = self._take_on(room, timeout)
             if count > 0:
                 self._bytes_received += count
                 self._receives += 1
-                lease.view = lease._room[:count]
+                lease.view = room[:count]
                 return lease
-            leases.append(lease)
         except OSError as error:
             raise self._broke(error) from error
         finally:
+            if count <= 0 and lease is not None:
+                self._leases.append(lease)
             self._end_inbox(None)
             if self._failure is not None:
                 self._dispose_alone()
@@ -426,7 +437,10 @@ class Endpoint(Carrier):
         except IndexError:
             raise self._crowded() from None
         try:
-            count = self._take(view, timeout)
+            try:
+                count = self._take_tick(view) if timeout is None or timeout > TICK else self._take_soon(view, timeout)
+            except BlockingIOError:
+                count = self._take_on(view, timeout)
             if count > 0:
                 self._bytes_received += count
                 self._receives += 1
@@ -440,7 +454,21 @@ class Endpoint(Carrier):
         self._check_end(count)
         return 0
 
-    def _crowded(self) -> BusyError:
+    def _take_on(self, room: Span, timeout: float | None) -> int:
+        """Go on waiting after a first tick of `timeout`; -1 when nothing came. Only here the clock is read."""
+        deadline = None if timeout is None else monotonic() + timeout - TICK
+        while True:
+            left = TICK * 2 if deadline is None else deadline - monotonic()
+            if left <= TICK:
+                return self._take_soon(room, max(left, 0))
+            try:
+                return self._take_tick(room)
+            except BlockingIOError:
+                continue
+
+    def _crowded(self) -> Error:
+        if self._failure is not None:
+            return self._failure.copy()
         return BusyError("another thread is receiving; one receives at a time", origin=self.local)
 
     def _check_end(self, count: int) -> None:

@@ -57,7 +57,7 @@ class Pipe:
     """One direction: bounded, ended by either side. What was taken before the end is still given."""
 
     def __init__(self) -> None:
-        self.changed = Condition(Lock())
+        self.changed = Condition()
         self.readable = Signal()
         self._chunks: deque[memoryview] = deque()
         self._size = 0
@@ -79,7 +79,7 @@ class Pipe:
             self._changed()
             return taken
 
-    def take(self, room: Span, timeout: float | None) -> int:
+    def take(self, room: Span, timeout: float) -> int:
         target = memoryview(room).cast("B")
         with self.changed:
             if not self.changed.wait_for(lambda: self._size or self._ended, timeout):
@@ -124,6 +124,7 @@ class LoopbackCarrier(Endpoint):
         super().__init__(local, peer, Capability.RELIABLE | Capability.ORDERED)
         self._incoming = incoming
         self._outgoing = outgoing
+        self._take_tick = self._take_within_tick
 
     def fileno(self) -> int:
         return -1 if self._state is CarrierState.CLOSED else self._incoming.readable.fd
@@ -134,8 +135,14 @@ class LoopbackCarrier(Endpoint):
     def _put_wait(self, spans: Sequence[Span]) -> int:
         return self._outgoing.put(spans, TICK)
 
-    def _take(self, room: Span, timeout: float | None) -> int:
+    def _take_soon(self, room: Span, timeout: float) -> int:
         return self._incoming.take(room, timeout)
+
+    def _take_within_tick(self, room: Span) -> int:
+        count = self._incoming.take(room, TICK)
+        if count < 0:
+            raise BlockingIOError
+        return count
 
     def _wait_room(self, timeout: float | None) -> bool:
         return self._outgoing.wait_room(timeout)
@@ -158,7 +165,7 @@ class LoopbackListener(Listener):
         self.address = f"loopback://{name}"
         self._name = name
         self._backlog = backlog
-        self._changed = Condition(Lock())
+        self._changed = Condition()
         self._queue: deque[LoopbackCarrier] = deque()
         self._readable = Signal()
         self._closed = False

@@ -75,8 +75,9 @@ class StreamCarrier(Endpoint):
         self._recv_into = sock.recv_into
         self._send = sock.send
         self._sendmsg = sock.sendmsg
-        self.spin_us = spin_us if (os.cpu_count() or 1) > 1 else 0
+        self._spin_us = spin_us if (os.cpu_count() or 1) > 1 else 0
         self._spin_rest = 0
+        self._take_tick = self._poll_then_take if self._spin_us else sock.recv_into
 
     def fileno(self) -> int:
         return -1 if self._state is CarrierState.CLOSED else self._sock.fileno()
@@ -104,21 +105,7 @@ class StreamCarrier(Endpoint):
     def _put_wait(self, spans: Sequence[Span]) -> int:
         return self._sendmsg(spans, (), QUIET)
 
-    def _take(self, room: Span, timeout: float | None) -> int:
-        if self.spin_us and timeout != 0 and (count := self._spin(room)) >= 0:
-            return count
-        left, deadline = timeout, None
-        while left is None or left > TICK:
-            try:
-                return self._recv_into(room)
-            except BlockingIOError:  # a tick went by
-                if left is not None:
-                    deadline = monotonic() + left - TICK if deadline is None else deadline
-                    left = deadline - monotonic()
-        return self._take_soon(room, left)
-
     def _take_soon(self, room: Span, timeout: float) -> int:
-        """Receive within less than a tick."""
         if timeout > 0 and not wait_ready(timeout, (self._sock.fileno(), select.POLLIN)):
             return -1
         try:
@@ -126,19 +113,19 @@ class StreamCarrier(Endpoint):
         except BlockingIOError:
             return -1
 
-    def _spin(self, room: Span) -> int:
-        """Poll for `spin_us` microseconds; -1 when nothing came, and at once while the last polls came to nothing."""
+    def _poll_then_take(self, room: Span) -> int:
+        """Poll for `spin_us` microseconds, then sleep; sleep at once while the last polls came to nothing."""
         if self._spin_rest:
             self._spin_rest -= 1
-            return -1
-        end = perf_counter_ns() + self.spin_us * 1000
+            return self._recv_into(room)
+        end = perf_counter_ns() + self._spin_us * 1000
         while True:
             try:
                 return self._recv_into(room, 0, NOW)
             except BlockingIOError:
                 if perf_counter_ns() >= end:
                     self._spin_rest = SPIN_REST
-                    return -1
+                    return self._recv_into(room)
 
     def _wait_room(self, timeout: float | None) -> bool:
         return wait_ready(timeout, (self._sock.fileno(), select.POLLOUT))

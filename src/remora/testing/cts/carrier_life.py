@@ -116,6 +116,16 @@ class TestErrors:
             with pytest.raises(DeviceError, match="told to"):
                 waiting.result(LONG)
 
+    def test_h05_fail_wakes_everyone_who_waits_to_send(self, factory: CarrierFactory) -> None:
+        with factory.pair() as (client, _):
+            big = bytes(64 << 20)
+            waiting = [background(lambda: client.send_all(big)) for _ in range(3)]
+            assert client.send(b"x") in (0, 1)
+            client.fail(DeviceError("told to"))
+            for sender in waiting:
+                with pytest.raises(DeviceError, match="told to"):
+                    sender.result(LONG)
+
     def test_h05_the_first_cause_wins_and_stays(self, factory: CarrierFactory) -> None:
         with factory.pair() as (client, server):
             client.fail(DeviceError("first"))
