@@ -5,7 +5,8 @@ A subclass gives eight primitives (`_put` and the ones below it); they may raise
 Who may send is a token, `_turn`, and who may receive is another one, `_inbox`: a list with one element, which pop takes and append
 gives back. Both are atomic and cost a third of a Lock. A send that does not get the turn takes nothing, so no send waits behind a
 bulk transfer. Who wants something at the end of a running send (kept bytes to push, the turn itself, the descriptor to be closed)
-says so in `_late`; whoever gives the turn back looks there. `_lock` guards state, failure and kept bytes, and is held for moments (both are reentrant: a signal handler may close).
+says so in `_late`; whoever gives the turn back looks there. `_lock` guards state, failure and kept bytes, and is held for moments;
+it is reentrant, because a signal handler may close the carrier.
 """
 
 from __future__ import annotations
