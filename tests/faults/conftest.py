@@ -14,29 +14,10 @@ from time import monotonic
 import pytest
 
 import remora
+from remora.testing.server import ServerProcess
 
 #: Seconds for what must happen soon, on a machine that may be busy.
 SOON = 20.0
-
-SERVER = """
-import signal, sys
-from remora.server.options import ServeOptions
-from remora.server.serve import Server
-from remora.session.keepalive import HeartbeatOptions
-
-bind, sessions, interval, deadline = sys.argv[1:]
-options = ServeOptions(
-    bind=(bind,),
-    max_sessions=int(sessions),
-    heartbeat=HeartbeatOptions(float(interval), float(deadline)),
-    log=lambda line: print(line, flush=True),
-)
-server = Server(options)
-server.start()
-signal.signal(signal.SIGTERM, lambda *unused: server.stop())
-print("listening", *server.addresses, flush=True)
-server.serve()
-"""
 
 
 class Lines:
@@ -100,27 +81,16 @@ class Program:
         self.lines.close()
 
 
-class Service(Program):
-    """A server process. Its session processes are its children."""
+class Service(ServerProcess):
+    """A server process; `address` is its first one."""
 
-    def __init__(self, bind, max_sessions, heartbeat):
-        super().__init__(SERVER, bind, max_sessions, *heartbeat)
-        self.address = self.lines.wait_for("listening").split()[1]
-        self.uri = f"remote-{self.address}"
-
-    def sessions(self):
-        """Process ids of the sessions."""
-        return [int(pid) for pid in Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()]
+    @property
+    def address(self):
+        return self.addresses[0]
 
     def session_of(self, number):
         """The process id of the session that began as number `number`."""
-        return int(self.lines.wait_for(f"session {number} began").rsplit("pid ", 1)[1])
-
-    def close(self):
-        for pid in self.sessions() if self.process.poll() is None else ():
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGCONT)
-        super().close()
+        return int(self.wait_for(f"session {number} began", SOON).rsplit("pid ", 1)[1])
 
 
 @pytest.fixture(autouse=True)
@@ -184,14 +154,12 @@ def scheme(request):
 
 @pytest.fixture
 def serve(tmp_path, leaves_nothing):
-    """serve(scheme="tcp", max_sessions=16, heartbeat=(2.0, 15.0)) -> a running Service."""
+    """serve(scheme="tcp", **options) -> a running Service; options are those of ServerProcess."""
     with contextlib.ExitStack() as stack:
 
-        def run(scheme="tcp", max_sessions=16, heartbeat=(2.0, 15.0)):
+        def run(scheme="tcp", **options):
             bind = "tcp://127.0.0.1:0" if scheme == "tcp" else f"unix://{tmp_path}/s"
-            service = Service(bind, max_sessions, heartbeat)
-            stack.callback(service.close)
-            return service
+            return stack.enter_context(Service(bind=bind, **options))
 
         yield run
 

@@ -33,7 +33,7 @@ def test_h26_a_crashing_kernel_names_its_signal_and_takes_nobody_along(serve, wo
         with pytest.raises(remora.DeviceLostError, match=name):
             done.wait(SOON)
         gone(pid)
-        server.lines.wait_for(f"session 2 died of {name}")
+        server.wait_for(f"session 2 died of {name}")
         works(server.uri)  # the slot is free again
         assert bytes(kept.read(timeout=SOON)) == b"kept" * 1000
         kept.close()
@@ -52,7 +52,7 @@ def test_h26_an_operator_ends_an_endless_kernel(serve, works, gone, scheme, numb
         with pytest.raises(remora.DeviceLostError, match=number.name):
             done.wait(SOON)
         gone(pid)
-        server.lines.wait_for(f"session 2 died of {number.name}")
+        server.wait_for(f"session 2 died of {number.name}")
         works(server.uri)
         assert bytes(bystander.upload(b"beside").read(timeout=SOON)) == b"beside"
 
@@ -66,7 +66,7 @@ def test_h26_a_client_may_leave_an_endless_kernel_behind(serve, works, gone):
     with pytest.raises(remora.ClosedError):
         done.wait(SOON)
     gone(pid)
-    server.lines.wait_for("session 1 ended")
+    server.wait_for("session 1 ended")
     works(server.uri)
 
 
@@ -75,6 +75,5 @@ def test_h26_every_session_may_crash_one_after_the_other(serve, works):
     for round_ in range(1, 6):
         with remora.open(server.uri) as device, pytest.raises(remora.DeviceLostError, match="SIGSEGV"):
             start(device, "crash_segv").wait(SOON)
-        server.lines.wait_for(f"session {round_} died of SIGSEGV")
+        server.wait_for(f"session {round_} died of SIGSEGV")
     works(server.uri)
-    assert server.process.poll() is None

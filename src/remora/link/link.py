@@ -60,6 +60,7 @@ class Link:
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._watched: dict[int, Callable[[], None]] = {}
         self._chores: list[Callable[[float], float]] = []
+        self._bulk_arrived = 0
         self._thread: threading.Thread | None = None
 
     # -- sending --------------------------------------------------------------------------------------------------------------
@@ -242,6 +243,19 @@ class Link:
         registered.clear()
         registered |= wanted
 
+    def _tick(self) -> None:
+        """Look at the clock. Bulk bytes are a sign of life too, and so is an answer that came while this thread slept."""
+        heartbeat = self.session.heartbeat
+        arrived = self.carriers[Lane.BULK].statistics().bytes_received
+        if arrived != self._bulk_arrived:
+            self._bulk_arrived = arrived
+            heartbeat.heard = True
+        if heartbeat.expired(monotonic()):
+            self.receive(Lane.CONTROL, 0)
+        with self.lock:
+            events = self.session.tick(monotonic())
+        self.hand_on(events)
+
     def _serve(self, ready: list[tuple[int, int]]) -> None:
         control = self.carriers[Lane.CONTROL].fileno()
         for fd, events in ready:
@@ -251,9 +265,7 @@ class Link:
                 self.receive(Lane.CONTROL, 0)
             elif events != select.POLLOUT and (call := self._watched.get(fd)) is not None:
                 call()
-        with self.lock:
-            events_due = self.session.tick(monotonic())
-        self.hand_on(events_due)
+        self._tick()
         if not self.ended.is_set():
             for lane in self._turns:
                 self.flush(lane)

@@ -92,6 +92,7 @@ def _serve(session: Session, control: Carrier, accept: Accept, uris: Sequence[st
         confirm_lanes(session, carriers)
     except Error as error:
         say_farewell(session, control, error)
+        _say_why(session, supervisor)
         return
     runner = SessionRunner(session, carriers, devices)
 
@@ -101,6 +102,13 @@ def _serve(session: Session, control: Carrier, accept: Accept, uris: Sequence[st
 
     runner.link.watch(supervisor.fileno(), on_supervisor)
     runner.serve()
+    _say_why(session, supervisor)
+
+
+def _say_why(session: Session, supervisor: socket.socket) -> None:
+    """Tell the parent, for its log, why the session ended."""
+    with suppress(OSError):
+        supervisor.send(str(session.failure).encode()[:4096], socket.MSG_DONTWAIT)
 
 
 def _take_lanes(session: Session, control: Carrier, supervisor: socket.socket, scheme: str) -> dict[Lane, Carrier]:

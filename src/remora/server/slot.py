@@ -115,7 +115,7 @@ class ProcessSlot(Slot):
     def retire(self) -> str:
         _, status = os.waitpid(self.pid, 0)
         code = os.waitstatus_to_exitcode(status)
-        story = "ended"
+        story = self._last_words()
         if code:
             story = f"died of {signal.Signals(-code).name}" if code < 0 else f"exited with code {code}"
             error = DeviceLostError(
@@ -131,6 +131,13 @@ class ProcessSlot(Slot):
         os.close(self._pidfd)
         self._supervisor.close()
         return story
+
+    def _last_words(self) -> str:
+        """How the process says that its session ended."""
+        reason = b""
+        with suppress(OSError):
+            reason = self._supervisor.recv(4096, socket.MSG_DONTWAIT)
+        return f"ended: {reason.decode(errors='replace')}" if reason else "ended"
 
 
 class ThreadSlot(Slot):
@@ -204,7 +211,8 @@ class ThreadSlot(Slot):
         for carrier in self._carriers.values():
             carrier.close()
         os.close(self._done)
-        return "ended"
+        failure = self._session.failure
+        return f"ended: {failure}" if failure is not None else "ended"
 
 
 def confirm_lanes(session: Session, carriers: dict[Lane, Carrier]) -> None:

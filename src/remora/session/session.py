@@ -447,13 +447,14 @@ class Session:
         if self.heartbeat.due(now):
             self._write(encode_control(Ping(self.heartbeat.nonce)))
         elif self.heartbeat.expired(now):
-            return self.fail(
-                BrokenError(
-                    f"{self.peer} gave no sign of life for {self.heartbeat.options.deadline:g} s: "
-                    "its process is stopped or the network between is cut",
-                    origin=self.peer,
-                )
+            cause = BrokenError(
+                f"{self.peer} gave no sign of life for {self.heartbeat.options.deadline:g} s: "
+                "its process is stopped or the network between is cut",
+                origin=self.peer,
             )
+            events = self.fail(cause)
+            self._write(encode_control(Failure(cause)))  # to a peer that was only stopped and goes on later
+            return events
         return []
 
     def next_tick(self) -> float:
