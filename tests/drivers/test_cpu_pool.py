@@ -145,6 +145,17 @@ def test_the_cost_of_a_kernel_is_learned(cpu, kernels):
     assert inline._worker is None
 
 
+def test_a_kernel_that_became_long_is_noticed_at_the_second_time(cpu, kernels):
+    """One outlier may be a thread that lost its core; two in a row are the kernel."""
+    record = kernels["mark"].program.record
+    cells = cpu.upload(bytes(4 << 20))
+    record.ns_per_workgroup = 0.001
+    for known in (True, False):
+        cpu.queue.dispatch(kernels["mark"], (1 << 20, 1, 1), [cells]).wait(10)
+        assert (record.ns_per_workgroup == 0.001) is known
+    assert record.ns_per_workgroup > 0.01
+
+
 def test_threads_that_the_system_refuses_are_told(monkeypatch):
     functions = _ffi.load_pool()
     monkeypatch.setattr(_ffi, "load_pool", lambda: functions._replace(create=lambda threads: None))

@@ -135,6 +135,7 @@ class KernelRecord(Structure):
         ("workgroup_size_z", c_uint16),
         ("constant_count", c_uint16),
         ("binding_count", c_uint32),
+        ("outliers", c_uint32),
     )
     ns_per_workgroup: float
 

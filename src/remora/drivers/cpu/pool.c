@@ -26,6 +26,8 @@
 #define EXPORT __attribute__((visibility("default")))
 #define SPIN_NS 20000u         // how long a worker looks for the next job before it sleeps
 #define ALONE_NS 20000.0       // a dispatch shorter than this is not worth waking anybody
+#define OUTLIER_FACTOR 4.0     // a cost this many times the known one, in a dispatch of at least OUTLIER_NS, is an outlier
+#define OUTLIER_NS 10000.0
 #define CHUNKS_PER_WORKER 8u   // workgroups are handed out in chunks: even load against few atomic operations
 #define PAGE_BYTES 4096u
 #define NO_LOCAL_MEMORY INT_MIN  // result of a dispatch whose workgroup local memory could not be allocated
@@ -42,6 +44,7 @@ typedef struct remora_kernel_t {
   uint16_t workgroup_size_z;
   uint16_t constant_count;
   uint32_t binding_count;
+  _Atomic uint32_t outliers;  // samples in a row that were far above the known cost
 } remora_kernel_t;
 
 // One dispatch: this head, the constants (padded to 8 bytes), the binding pointers, the binding lengths. Packed by queue.py.
@@ -260,11 +263,15 @@ static void run_job(remora_pool_t* pool, job_t* job) {
   wait_for_helpers(pool, job);
 }
 
-// A rise counts half, a fall a quarter: a kernel that became long is noticed soon, and one preempted run is forgotten soon.
-static void learn_cost(remora_kernel_t* kernel, double sample_ns) {
+// The cost follows its samples by halves when they rise, by quarters when they fall. One sample far above the rest is most likely a
+// thread that lost its core for a moment, and is left out; a second one in a row counts.
+static void learn_cost(remora_kernel_t* kernel, double elapsed_ns, double sample_ns) {
   const double known = atomic_load_explicit(&kernel->ns_per_workgroup, memory_order_relaxed);
+  const bool far = known >= 0 && sample_ns > OUTLIER_FACTOR * known && elapsed_ns > OUTLIER_NS;
+  if (far && atomic_fetch_add_explicit(&kernel->outliers, 1, memory_order_relaxed) == 0) return;
+  if (!far) atomic_store_explicit(&kernel->outliers, 0, memory_order_relaxed);
   double next = sample_ns;
-  if (known >= 0) next = known + (sample_ns - known) * (sample_ns > known ? 0.5 : 0.25);
+  if (known >= 0 && !far) next = known + (sample_ns - known) * (sample_ns > known ? 0.5 : 0.25);
   atomic_store_explicit(&kernel->ns_per_workgroup, next, memory_order_relaxed);
 }
 
@@ -294,7 +301,8 @@ EXPORT int remora_dispatch(const remora_call_t* call) {
   const uint64_t start = now_ns();
   run_job(kernel->pool, &job);
   const int result = atomic_load(&job.result);
-  if (result == 0) learn_cost(kernel, (double)(now_ns() - start) * (job.joined + 1) / (double)job.total);
+  const double elapsed_ns = (double)(now_ns() - start);
+  if (result == 0) learn_cost(kernel, elapsed_ns, elapsed_ns * (job.joined + 1) / (double)job.total);
   return result;
 }
 
