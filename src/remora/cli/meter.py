@@ -64,7 +64,7 @@ class Meter:
             submit().wait(TIMEOUT)
             times.append(perf_counter() - begin)
         fastest = min(times)
-        self._add(f"{name} (best of {REPEATS})", fastest, amount(work / fastest, unit), before)
+        self._add(name, fastest, amount(work / fastest, unit), before)
 
     def upload(self, name: str, device: Device, *arrays: Any) -> Sequence[Buffer]:
         """A buffer on the device with the contents of each array."""
@@ -105,10 +105,13 @@ class Meter:
             for row in rows
         ]
         table(COLUMNS, cells, right=COLUMNS[1:])
+        CONSOLE.print(f"Kernels: time and rate of the fastest of {REPEATS} runs, each submitted and waited for.", style="dim")
 
     def _total(self) -> Row:
         counts = self._counts()
-        return Row("everything", perf_counter() - self._begin, "", counts.bytes_sent, counts.bytes_received, counts.round_trips)
+        return Row(
+            "everything, NumPy too", perf_counter() - self._begin, "", counts.bytes_sent, counts.bytes_received, counts.round_trips
+        )
 
     def _counts(self) -> LinkStatistics:
         return EMPTY if self.device is None else self.device.link_statistics()

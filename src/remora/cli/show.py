@@ -52,9 +52,7 @@ def duration(seconds: float) -> str:
 
 def fact(label: str, *values: str, style: str = "") -> None:
     """One line: a label, then what it is."""
-    line = Text(label.ljust(_LABEL_WIDTH), style="bold")
-    line.append("  ".join(values), style=style or "default")
-    CONSOLE.print(line, soft_wrap=True)
+    CONSOLE.print(Text.assemble((label.ljust(_LABEL_WIDTH), "bold"), ("  ".join(values), style)), soft_wrap=True)
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[str]], right: Sequence[str] = ()) -> None:
@@ -89,4 +87,4 @@ def print_error(error: Error, *, verbose: bool) -> None:
         lines.insert(1, ("cause", str(error.__cause__), "bold"))
     for label, message, style in lines:
         if message:
-            console.print(Text(f"{label}: ", style).append(Text(message, "default")))
+            console.print(Text.assemble((f"{label}: ", style), message))
