@@ -169,8 +169,10 @@ class BulkLane:
                 thread.join()
 
     def _fail(self, error: Error) -> None:
+        """The lane failed by itself: tell the link, whose cause wins if it has one."""
         if self._failure is None:
             self._broken(error)
+        self.fail(error)
 
     # -- sending --------------------------------------------------------------------------------------------------------------
 
