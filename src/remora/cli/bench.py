@@ -6,24 +6,18 @@ import argparse
 import json
 import sys
 from pathlib import Path
-from typing import Any
 
-from remora.bench.bench import BenchOptions, run as measure
+from remora.bench.bench import BenchOptions
+from remora.bench.bench import run as measure
 from remora.bench.report import Report, Row
 
-__all__ = ["add_parser", "run"]
+__all__ = ["add_arguments", "run"]
 
 
-def add_parser(subparsers: Any) -> argparse.ArgumentParser:
-    """Put the command into the table of subcommands."""
-    parser: argparse.ArgumentParser = subparsers.add_parser(
-        "bench",
-        help="measure this machine's floors and remora beside them",
-        description="Plain Python sockets, memory and remora doing the same work in one run, with the ratio between them.",
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The command's arguments."""
     parser.add_argument("--quick", action="store_true", help="a tenth of the samples, in less than 20 seconds")
     parser.add_argument("--json", metavar="FILE", type=Path, help="write all numbers to FILE")
-    return parser
 
 
 def run(args: argparse.Namespace) -> int:

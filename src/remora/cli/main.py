@@ -22,6 +22,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "serve": ("remora.cli.serve", "offer devices of this machine to other processes and machines"),
     "devices": ("remora.cli.devices", "list the devices behind a URI"),
     "check": ("remora.cli.check", "run kernels on a device and verify exact results: exit code 0 or 1"),
+    "bench": ("remora.cli.bench", "measure this machine's floors, and remora beside them"),
 }
 
 INTERRUPTED = 130
