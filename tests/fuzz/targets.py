@@ -1,0 +1,157 @@
+"""What is fuzzed: name -> (a function of bytes that may raise nothing but PeerError, the golden frames it starts from)."""
+
+import struct
+from collections.abc import Callable
+from typing import NamedTuple
+
+from tests.golden import frames
+from tests.golden.codecs import CODECS, QUEUE
+
+from remora.base.ids import ResourceType
+from remora.errors import PeerError
+from remora.session.events import Failed
+from remora.session.session import Session
+from remora.session.state import Lane, Role, State
+from remora.wire import commands, queue
+from remora.wire.bootstrap import Hello, decode_bootstrap
+from remora.wire.bulk import decode_abort, decode_bulk
+from remora.wire.catalog import read_catalog
+from remora.wire.control import decode_control
+from remora.wire.frame import FrameSplitter
+from remora.wire.layout import MAX_QUEUE_FRAME, Reader
+from remora.wire.status import read_status
+
+
+class Target(NamedTuple):
+    run: Callable[[bytes], None]
+    seeds: list[bytes]
+
+
+def seeds(*lanes, start=""):
+    return [frames.golden(lane, name) for lane, name in frames.NAMES if lane in lanes and name.startswith(start)]
+
+
+def same_bytes(lane):
+    """Whatever a lane's decoder takes is the one encoding of what it says."""
+
+    def run(data):
+        assert CODECS[lane].encode(CODECS[lane].decode(data)) == data
+
+    return Target(run, seeds(lane))
+
+
+def by_kind(kind, start):
+    """A queue decoder with any bytes behind a header of the size that they have."""
+
+    def run(data):
+        QUEUE[kind][0](memoryview(data + bytes(64)), 0, len(data))
+
+    return Target(run, seeds("queue", start=start))
+
+
+def body_of(op, start):
+    head = 24
+
+    def run(data):
+        commands.DECODERS[op](memoryview(data), min(head, len(data)), len(data))
+
+    return Target(run, seeds("queue", start=start))
+
+
+def reader(read, *lanes):
+    return Target(lambda data: read(Reader(memoryview(data), "fuzz")), [seed[16:] for seed in seeds(*lanes)])
+
+
+def split(data):
+    """Any cut gives the same frames; here one in the middle and one at every eighth byte."""
+    found = []
+    for step in (len(data) or 1, len(data) // 2 + 1, 8):
+        splitter, out = FrameSplitter("queue", MAX_QUEUE_FRAME), bytearray()
+        try:
+            for start in range(0, len(data), step):
+                view, end = splitter.feed(memoryview(data)[start : start + step])
+                out += view[:end]
+                if splitter.broken:
+                    splitter.feed(memoryview(b""))
+        except PeerError:
+            pass
+        found.append(out)
+    assert found[0] == found[1] == found[2]
+
+
+def operational(role):
+    """A session behind its bootstrap; a client's has commands, a request and an allocation open."""
+    session = Session(role, "fuzz", 0.0)
+    if role is Role.CLIENT:
+        session.greet(Hello())
+    session.receive(Lane.CONTROL, memoryview(frames.golden("bootstrap", "hello" if role is Role.SERVER else "accept")))
+    if role is Role.SERVER:
+        session.accept(frames.ACCEPT)
+    session.lane_joined(Lane.QUEUE)
+    session.lane_joined(Lane.BULK)
+    if role is Role.CLIENT:
+        for axis in (frames.AXIS, frames.OTHER_AXIS):
+            for _ in range(9):
+                session.command(axis, commands.BARRIER, (), b"")
+        while session.provisional(ResourceType.BUFFER) < frames.NEW_BUFFER - 1:
+            pass
+        session.allocate(0, 8)
+        session.allocate(0, 8)
+    assert session.state is State.OPERATIONAL
+    return session
+
+
+def session_target(role):
+    """The first byte of the input says how it arrives: on which lane, in pieces of which size."""
+
+    def run(data):
+        session = operational(role) if data[:1] < b"\xf0" else Session(role, "fuzz", 0.0)
+        lane = Lane(data[0] & 1) if data else Lane.CONTROL
+        step = (data[0] >> 1 & 7) * 9 + 5 if data else 1
+        events = []
+        for start in range(1, len(data), step):
+            events += session.receive(lane, memoryview(data)[start : start + step])
+        failures = [event for event in events if isinstance(event, Failed)]
+        assert len(failures) == (session.failure is not None)
+        assert not failures or events[-1] is failures[0]
+        assert session.pending(Lane.QUEUE) + session.pending(Lane.CONTROL) <= len(data) + 20_000
+
+    lead = [bytes([lane]) for lane in (0, 2, 6, 1, 3, 7, 0xF0)]
+    streams = [b"".join(seeds("queue")), b"".join(seeds("control")), *seeds("queue", "control", "bootstrap")]
+    return Target(run, [head + stream for head in lead for stream in streams])
+
+
+def bulk_header(data):
+    header = decode_bulk(data)
+    assert 0 <= header.rest < 1 << 21
+
+
+TARGETS = {
+    "bootstrap": same_bytes("bootstrap"),
+    "control": same_bytes("control"),
+    "queue": same_bytes("queue"),
+    "bulk": same_bytes("bulk"),
+    "bootstrap-frame": Target(lambda data: decode_bootstrap(memoryview(data)) and None, seeds("bootstrap")),
+    "control-frame": Target(lambda data: decode_control(memoryview(data)) and None, seeds("control")),
+    "command": by_kind(queue.COMMAND, "command"),
+    "allocate": by_kind(queue.ALLOCATE, "allocate"),
+    "release": by_kind(queue.RELEASE, "release"),
+    "advance": by_kind(queue.ADVANCE, "advance"),
+    "result": by_kind(queue.RESULT, "result"),
+    "unnamed": by_kind(queue.UNNAMED, "unnamed"),
+    "fill": body_of(commands.FILL, "command_fill"),
+    "update": body_of(commands.UPDATE, "command_update"),
+    "copy": body_of(commands.COPY, "command_copy"),
+    "read": body_of(commands.READ, "command_read"),
+    "upload": body_of(commands.UPLOAD, "command_upload"),
+    "dispatch": body_of(commands.DISPATCH, "command_dispatch"),
+    "bulk-header": Target(bulk_header, seeds("bulk")),
+    "abort": Target(lambda data: decode_abort(memoryview(data)) and None, [seed[24:] for seed in seeds("bulk", start="abort")]),
+    "status": reader(read_status, "control"),
+    "catalog": Target(
+        lambda data: read_catalog(Reader(memoryview(data), "fuzz")) and None, [frames.golden("bootstrap", "accept")[88:]]
+    ),
+    "splitter": Target(split, [b"".join(seeds("queue")), b"".join(seeds("control")), struct.pack("<I", 1 << 16)]),
+    "session-client": session_target(Role.CLIENT),
+    "session-server": session_target(Role.SERVER),
+}

@@ -1,0 +1,61 @@
+"""Every decoder has a fuzz target and a corpus (H25)."""
+
+import random
+
+import pytest
+from tests.fuzz.run import CORPUS, EDGES, change, fuzz, try_one
+from tests.fuzz.targets import TARGETS
+
+from remora.wire import commands
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_h25_fuzz_for_a_moment(name):
+    assert fuzz(name, 0.5, seed=1) > len(TARGETS[name].seeds)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("name", TARGETS)
+def test_h25_fuzz_for_a_minute(name):
+    assert fuzz(name, 60.0, seed=2) > 1000
+
+
+@pytest.mark.parametrize("file", sorted(CORPUS.glob("*.bin")), ids=lambda file: file.name)
+def test_h25_corpus(file):
+    name = file.name.rsplit("-", 1)[0]
+    try_one(name, file.read_bytes())
+    try_one(name, file.read_bytes(), measured=True)
+
+
+def test_every_operation_and_lane_is_reached():
+    assert {"bootstrap", "control", "queue", "bulk", "session-client", "session-server"} <= set(TARGETS)
+    assert all(target.seeds for target in TARGETS.values())
+    assert len(commands.DECODERS) == 8
+
+
+def test_changes_can_be_repeated_and_change_something():
+    def run():
+        dice = random.Random(5)
+        data = bytearray(range(64))
+        for _ in range(200):
+            change(data, dice, [b"other"])
+        return bytes(data)
+
+    assert run() == run() != bytes(range(64))
+    assert max(EDGES) == 2**64 - 1
+
+
+@pytest.mark.parametrize(
+    ("broken", "message"),
+    [
+        (lambda data: bytearray(8 << 20), "bytes were allocated"),
+        (lambda data: 1 // 0, "by zero"),
+    ],
+)
+def test_a_broken_decoder_is_caught(broken, message, monkeypatch, tmp_path):
+    monkeypatch.setattr("tests.fuzz.run.CORPUS", tmp_path)
+    monkeypatch.setitem(TARGETS, "status", TARGETS["status"]._replace(run=broken))
+    with pytest.raises((AssertionError, ZeroDivisionError), match=message):
+        fuzz("status", 5.0, seed=1)
+    assert len(list(tmp_path.glob("status-*.bin"))) == 1
