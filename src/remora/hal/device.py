@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import threading
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, final
+from weakref import WeakSet
 
-from remora.errors import ClosedError, OutOfMemoryError, UsageError
+from remora.errors import ClosedError, Error, OutOfMemoryError, UsageError
 from remora.hal.dlpack import host_bytes
 from remora.hal.semaphore import Semaphore
 
@@ -57,6 +59,8 @@ class Device(ABC):
         self.uri = uri
         self.info = info
         self._closed = False
+        self._semaphores: WeakSet[Semaphore] = WeakSet()
+        self._semaphores_lock = threading.Lock()
 
     def __repr__(self) -> str:
         return f"<Device {self.uri} {self.info.name!r}{' closed' if self._closed else ''}>"
@@ -124,10 +128,14 @@ class Device(ABC):
             raise UsageError(f"{self.info.name} does not take {target}; it takes {', '.join(map(str, self.targets))}")
         return self._load(target, artifact, tuple(kernels))
 
+    @final
     def semaphore(self, initial: int = 0) -> Semaphore:
         """A new timeline semaphore at `initial`, for the host and this device's queues to wait for and signal."""
-        self._check_open()
-        return Semaphore(initial)
+        with self._semaphores_lock:
+            self._check_open()
+            semaphore = self._semaphore(initial)
+            self._semaphores.add(semaphore)
+        return semaphore
 
     @abstractmethod
     def statistics(self) -> DeviceStatistics:
@@ -145,7 +153,21 @@ class Device(ABC):
 
     def _check_open(self) -> None:
         if self._closed:
-            raise ClosedError(f"the device {self.uri} was closed; open it again")
+            raise self._closed_error()
+
+    def _semaphore(self, initial: int) -> Semaphore:
+        """Driver: a semaphore of its own kind, where it has one."""
+        return Semaphore(initial)
+
+    def _fail_semaphores(self, error: Error) -> None:
+        """Driver: the device has ended; `_closed` is set, or nothing can be signalled any more."""
+        with self._semaphores_lock:
+            semaphores = tuple(self._semaphores)
+        for semaphore in semaphores:
+            semaphore.fail(error)
+
+    def _closed_error(self) -> ClosedError:
+        return ClosedError(f"the device {self.uri} was closed; open it again")
 
     @abstractmethod
     def _allocate(self, size: int) -> Buffer: ...

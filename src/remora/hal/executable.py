@@ -124,13 +124,16 @@ class Kernel:
 
     def check(self, grid: Grid, bindings: Sequence[Buffer | BufferView], constants: bytes) -> None:
         """Check a dispatch against the contract. Raises UsageError that names the binding and says what it needs."""
-        extents = self._extents
+        extents, device = self._extents, self.executable.device
         if len(bindings) != len(extents):
             wanted = ", ".join(rule.name for rule in self.info.bindings) or "none"
             raise UsageError(f"{self.name} takes {len(extents)} bindings ({wanted}), got {len(bindings)}")
         for index, (binding, (fixed, constant, scale, alignment)) in enumerate(zip(bindings, extents, strict=True)):
-            if binding.buffer._closed:
-                binding.buffer._check_open()
+            owner = binding.buffer
+            if owner.device is not device:
+                raise UsageError(f"{self.name}: binding {index} belongs to another device; copy it through host memory")
+            if owner._closed:
+                owner._check_open()
             size = fixed if constant < 0 else fixed + scale * self._pack.unpack(constants)[constant]
             if binding.size < size:
                 raise UsageError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
@@ -31,6 +32,7 @@ class NullDevice(Device):
         self._buffers = 0
         self._bytes = 0
         self._bytes_peak = 0
+        self._dropped: deque[int] = deque()
         self._queues = tuple(NullQueue(self, ordinal) for ordinal in range(INFO.queue_count))
 
     @property
@@ -42,6 +44,7 @@ class NullDevice(Device):
         """What the device holds and has done."""
         dispatches = sum(queue.dispatches for queue in self._queues)
         with self._lock:
+            self._count_dropped()
             return DeviceStatistics(self._buffers, self._bytes, self._bytes_peak, dispatches)
 
     def close(self) -> None:
@@ -49,6 +52,7 @@ class NullDevice(Device):
         self._closed = True
         for queue in self._queues:
             queue._close()
+        self._fail_semaphores(self._closed_error())
 
     def _allocate(self, size: int) -> NullBuffer:
         self._count(1, size)
@@ -57,9 +61,19 @@ class NullDevice(Device):
     def _load(self, target: Target, artifact: Any, kernels: Sequence[KernelInfo]) -> Executable:
         return NullExecutable(self, target, kernels)
 
+    def _drop(self, size: int) -> None:
+        """A buffer was dropped without `close()`, perhaps by the garbage collector while the lock is held: only note it."""
+        self._dropped.append(size)
+
+    def _count_dropped(self) -> None:
+        while self._dropped:
+            self._buffers -= 1
+            self._bytes -= self._dropped.popleft()
+
     def _count(self, buffers: int, size: int) -> None:
         """Book a buffer in or, with negative numbers, out."""
         with self._lock:
+            self._count_dropped()
             if self._bytes + size > HEAP.size:
                 raise OutOfMemoryError(
                     f"asked for {size:,} bytes, {HEAP.size - self._bytes:,} of {HEAP.size:,} are free: close a buffer first",
