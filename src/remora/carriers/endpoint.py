@@ -11,7 +11,6 @@ it is reentrant, because a signal handler may close the carrier.
 
 from __future__ import annotations
 
-import errno
 from abc import abstractmethod
 from collections import deque
 from itertools import islice
@@ -20,12 +19,14 @@ from time import monotonic
 from typing import TYPE_CHECKING
 
 from remora.carriers.carrier import Budget, Capability, Carrier, CarrierState, Lease, Reservation, Span, Statistics
+from remora.carriers.causes import broken
+from remora.carriers.pieces import SPANS, advance, batch, pieces_of
 from remora.errors import BrokenError, BusyError, ClosedError, DeadlineError, Error, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-__all__ = ["Endpoint", "broken"]
+__all__ = ["TICK", "Endpoint"]
 
 #: Bytes and count of reservations that may be open or kept.
 RESERVE_BYTES = 1 << 20
@@ -33,30 +34,8 @@ RESERVE_SLOTS = 64
 #: Size of a receive buffer, and how many leases may be out.
 LEASE_BYTES = 256 << 10
 LEASES = 8
-#: Spans in one gathered send (IOV_MAX of Linux), and bytes in one blocking send: a deadline is looked at in between.
-SPANS = 1024
-PIECE_BYTES = 4 << 20
 #: Seconds that a blocking primitive waits before it returns.
 TICK = 0.1
-
-CAUSES = {
-    errno.ECONNREFUSED: "connection refused: is the server running?",
-    errno.ECONNRESET: "connection reset by the peer",
-    errno.EPIPE: "the peer closed the connection",
-    errno.ETIMEDOUT: "no answer within the keepalive deadline: the peer or the network is gone",
-    errno.EHOSTUNREACH: "no route to the host: check the address and the network",
-    errno.ENETUNREACH: "no route to the network: check the address and the network",
-    errno.ENOENT: "there is no such socket: is the server running?",
-    errno.EACCES: "permission denied: the socket belongs to another user",
-}
-
-
-def broken(peer: str, error: OSError) -> BrokenError:
-    """The BrokenError that an operating system error stands for; names the peer and the cause."""
-    cause = CAUSES.get(error.errno or 0) or error.strerror or str(error)
-    failure = BrokenError(cause, origin=peer)
-    failure.__cause__ = error
-    return failure
 
 
 class Endpoint(Carrier):
@@ -239,7 +218,7 @@ class Endpoint(Carrier):
         if not self._sendable:
             raise self._refusal("send_all")
         deadline = None if timeout is None else monotonic() + timeout
-        pieces = _pieces(spans)
+        pieces = pieces_of(spans)
         if not pieces:
             raise UsageError("nothing to send: give at least one byte")
         self._wait_turn(deadline)
@@ -262,8 +241,8 @@ class Endpoint(Carrier):
         try:
             while True:
                 try:
-                    count = self._put_wait(_batch(pieces))
-                    _advance(pieces, count)
+                    count = self._put_wait(batch(pieces))
+                    advance(pieces, count)
                     sent += count
                     if not pieces:
                         break
@@ -381,7 +360,7 @@ class Endpoint(Carrier):
                 spans = tuple(islice(self._kept, SPANS))
             count = self._put(spans)
             with self._lock:
-                self._pending_slots -= _advance(self._kept, count)
+                self._pending_slots -= advance(self._kept, count)
                 self._pending_bytes -= count
             self._bytes_sent += count
             self._sends += 1
@@ -492,38 +471,3 @@ def _taken(pop: Callable[[], None]) -> bool:
     except IndexError:
         return False
     return True
-
-
-def _pieces(spans: Sequence[Span]) -> deque[memoryview]:
-    """The spans as flat views of at most PIECE_BYTES, empty ones left out."""
-    try:
-        views = [memoryview(span).cast("B") for span in spans]
-    except TypeError as error:
-        raise UsageError(f"can only send C-contiguous memory: {error}") from error
-    return deque(view[start : start + PIECE_BYTES] for view in views for start in range(0, len(view), PIECE_BYTES))
-
-
-def _batch(pieces: deque[memoryview]) -> list[memoryview]:
-    """The first pieces: at least one, until SPANS or PIECE_BYTES are reached."""
-    batch: list[memoryview] = []
-    size = 0
-    for piece in islice(pieces, SPANS):
-        batch.append(piece)
-        size += len(piece)
-        if size >= PIECE_BYTES:
-            break
-    return batch
-
-
-def _advance(pieces: deque[memoryview], count: int) -> int:
-    """Drop `count` bytes from the front; returns how many pieces that finished."""
-    finished = 0
-    while count:
-        head = pieces[0]
-        if len(head) > count:
-            pieces[0] = head[count:]
-            break
-        count -= len(head)
-        pieces.popleft()
-        finished += 1
-    return finished

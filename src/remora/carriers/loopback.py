@@ -13,7 +13,8 @@ from threading import Condition, Lock
 from typing import TYPE_CHECKING
 
 from remora.carriers.carrier import Capability, Carrier, CarrierState, Keepalive, Listener, Span
-from remora.carriers.endpoint import TICK, Endpoint, broken
+from remora.carriers.causes import broken
+from remora.carriers.endpoint import TICK, Endpoint
 from remora.errors import ClosedError, UnsupportedError, UsageError
 
 if TYPE_CHECKING:

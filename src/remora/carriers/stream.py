@@ -17,7 +17,8 @@ from time import monotonic, perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
 from remora.carriers.carrier import Capability, Carrier, CarrierState, Listener, Span
-from remora.carriers.endpoint import SPANS, TICK, Endpoint
+from remora.carriers.endpoint import TICK, Endpoint
+from remora.carriers.pieces import SPANS
 from remora.errors import BusyError, ClosedError, UsageError
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import Any
 
 from remora.base.uri import Uri, split_host_port
 from remora.carriers.carrier import Capability, Keepalive
-from remora.carriers.endpoint import broken
+from remora.carriers.causes import broken
 from remora.carriers.stream import StreamCarrier, StreamListener, spin_of
 from remora.errors import BrokenError, UsageError
 

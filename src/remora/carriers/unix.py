@@ -18,7 +18,7 @@ from time import monotonic
 from typing import TYPE_CHECKING
 
 from remora.carriers.carrier import Capability, Keepalive, Span
-from remora.carriers.endpoint import broken
+from remora.carriers.causes import broken
 from remora.carriers.stream import StreamCarrier, StreamListener, spin_of, wait_ready
 from remora.errors import BrokenError, DeadlineError, UsageError
 

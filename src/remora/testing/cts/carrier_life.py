@@ -27,6 +27,10 @@ if TYPE_CHECKING:
 __all__ = ["TestDescriptors", "TestErrors", "TestFactory", "TestLifecycle"]
 
 
+#: More than any system keeps between two ends.
+BIG = bytes(64 << 20)
+
+
 class TestLifecycle:
     """From CREATED to CLOSED, forward only."""
 
@@ -108,7 +112,7 @@ class TestErrors:
             work: dict[str, Callable[[], Any]] = {
                 "receive": client.receive,
                 "receive_into": lambda: client.receive_into(bytearray(8)),
-                "send_all": lambda: client.send_all(b"x"),
+                "send_all": lambda: client.send_all(BIG),
                 "wait_writable": client.wait_writable,
             }
             waiting = background(work[blocked])
@@ -118,8 +122,7 @@ class TestErrors:
 
     def test_h05_fail_wakes_everyone_who_waits_to_send(self, factory: CarrierFactory) -> None:
         with factory.pair() as (client, _):
-            big = bytes(64 << 20)
-            waiting = [background(lambda: client.send_all(big)) for _ in range(3)]
+            waiting = [background(lambda: client.send_all(BIG)) for _ in range(3)]
             assert client.send(b"x") in (0, 1)
             client.fail(DeviceError("told to"))
             for sender in waiting:
@@ -162,14 +165,14 @@ class TestErrors:
         with factory.pair() as (client, server):
             server.close()
             with pytest.raises(BrokenError):
-                client.send_all(bytes(64 << 20), timeout=LONG)
+                client.send_all(BIG, timeout=LONG)
 
     def test_what_arrived_before_a_failed_send_can_still_be_read(self, factory: CarrierFactory) -> None:
         with factory.pair() as (client, server):
             server.send(b"the reason")
             server.close()
             with pytest.raises(BrokenError):
-                client.send_all(bytes(64 << 20), timeout=LONG)
+                client.send_all(BIG, timeout=LONG)
             assert read_exactly(client, 10) == b"the reason"
             with pytest.raises(BrokenError):
                 client.receive(LONG)
@@ -206,7 +209,7 @@ class TestErrors:
     def test_h05_close_wakes_a_blocked_call(self, factory: CarrierFactory, blocked: str) -> None:
         with factory.pair() as (client, _):
             fill(client)
-            waiting = background(client.receive if blocked == "receive" else lambda: client.send_all(b"x"))
+            waiting = background(client.receive if blocked == "receive" else lambda: client.send_all(BIG))
             client.close()
             with pytest.raises(ClosedError):
                 waiting.result(LONG)
