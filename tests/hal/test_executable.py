@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from remora.errors import ClosedError, NotFoundError, Status, UsageError
 from remora.hal.buffer import Access
-from remora.hal.executable import CONSTANT_CODES, MAX_GRID, BindingRule, ConstantRule, Executable, GridRule, Kernel, KernelInfo
+from remora.hal.executable import CONSTANT_CODES, MAX_GRID, BindingRule, ConstantRule, Executable, GridRule, KernelInfo
+from remora.hal.target import Target
 
 ADD = KernelInfo(
     "add",
@@ -27,8 +28,9 @@ ADD = KernelInfo(
 FIXED = KernelInfo("fixed", grid=GridRule(fixed=(64, 1, 1)))
 
 
-def kernel_of(info):
-    return Kernel(None, 0, info)
+def kernel_of(info, device=None):
+    """The kernel as if loaded; without a device where no buffer of one is bound."""
+    return Executable(device, Target("python", "any"), [info])[info.name]
 
 
 @pytest.fixture
@@ -37,8 +39,8 @@ def bindings(device):
 
 
 @pytest.fixture
-def add():
-    return kernel_of(ADD)
+def add(device):
+    return kernel_of(ADD, device)
 
 
 def test_a_dispatch_that_keeps_the_contract_passes(add, bindings):
@@ -77,6 +79,7 @@ def test_bytes_and_scaled_constant_add_up(add, device, bindings):
 @given(st.integers(0, 1 << 20), st.integers(0, 1 << 10), st.integers(0, 1 << 10), st.integers(0, (1 << 32) - 1))
 def test_the_extent_rule_is_the_formula(size, fixed, scale, n):
     class Sized:
+        device = None
         offset = 0
         _closed = False
 
@@ -96,6 +99,12 @@ def test_an_offset_must_be_aligned(add, device, bindings):
         add.check((1, 1, 1), bindings, add.pack((0, 1)))
     bindings[1] = device.allocate(200).view(64)
     add.check((1, 1, 1), bindings, add.pack((0, 1)))
+
+
+def test_a_buffer_of_another_device_is_refused(add, bindings, other_device):
+    bindings[1] = other_device.allocate(36)
+    with pytest.raises(UsageError, match="add: binding 1 belongs to another device; copy it through host memory"):
+        add.check((1, 1, 1), bindings, add.pack((0, 1)))
 
 
 def test_a_closed_buffer_is_refused(add, bindings):
