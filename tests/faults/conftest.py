@@ -2,95 +2,12 @@
 
 import contextlib
 import gc
-import os
-import select
-import signal
-import subprocess
-import sys
 import threading
-from pathlib import Path
-from time import monotonic
 
 import pytest
+from tests.faults.processes import SOON, Program, Service, open_files, wait_gone, wait_until
 
 import remora
-from remora.testing.server import ServerProcess
-
-#: Seconds for what must happen soon, on a machine that may be busy.
-SOON = 20.0
-
-
-class Lines:
-    """The lines that a process prints, as they come."""
-
-    def __init__(self, stream):
-        self.seen = []
-        self._changed = threading.Condition()
-        self._ended = False
-        self._stream = stream
-        self._thread = threading.Thread(target=self._read, name="lines", daemon=True)
-        self._thread.start()
-
-    def _read(self):
-        for line in self._stream:
-            with self._changed:
-                self.seen.append(line.rstrip("\n"))
-                self._changed.notify_all()
-        with self._changed:
-            self._ended = True
-            self._changed.notify_all()
-
-    def wait_for(self, text, count=1, timeout=SOON):
-        """The line with `text` that is the `count`-th such line."""
-
-        def found():
-            return [line for line in self.seen if text in line]
-
-        with self._changed:
-            self._changed.wait_for(lambda: len(found()) >= count or self._ended, timeout)
-            lines = found()
-        assert len(lines) >= count, f"no {text!r} ({count}) in {self.seen}"
-        return lines[count - 1]
-
-    def close(self):
-        self._thread.join(SOON)
-        self._stream.close()
-
-
-class Program:
-    """A process of this test that prints lines."""
-
-    def __init__(self, code, *args):
-        command = [sys.executable, "-u", "-c", code, *map(str, args)]
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-        self.pid = self.process.pid
-        self.lines = Lines(self.process.stdout)
-
-    def signal(self, number):
-        self.process.send_signal(number)
-
-    def kill(self):
-        self.process.kill()
-        self.process.wait(SOON)
-
-    def close(self):
-        with contextlib.suppress(ProcessLookupError):
-            self.process.send_signal(signal.SIGCONT)
-        self.process.kill()
-        self.process.wait(SOON)
-        self.lines.close()
-
-
-class Service(ServerProcess):
-    """A server process; `address` is its first one."""
-
-    @property
-    def address(self):
-        return self.addresses[0]
-
-    def session_of(self, number):
-        """The process id of the session that began as number `number`."""
-        return int(self.wait_for(f"session {number} began", SOON).rsplit("pid ", 1)[1])
 
 
 @pytest.fixture(autouse=True)
@@ -102,37 +19,6 @@ def leaves_nothing():
     wait_until(lambda: not set(threading.enumerate()) - threads, lambda: f"threads left: {set(threading.enumerate()) - threads}")
     left = {fd: name for fd, name in open_files().items() if files.get(fd) != name}
     assert not left
-
-
-def open_files():
-    """Descriptor to what it is, for all that are open in this process."""
-    found = {}
-    for name in os.listdir("/proc/self/fd"):
-        with contextlib.suppress(OSError):
-            found[int(name)] = str(Path(f"/proc/self/fd/{name}").readlink())
-    return found
-
-
-def wait_until(true, story=lambda: "it did not happen", timeout=SOON):
-    """Poll a fact outside this process, which wakes nobody here."""
-    pause, deadline = threading.Event(), monotonic() + timeout
-    while not true():
-        assert monotonic() < deadline, story()
-        pause.wait(0.01)
-
-
-def wait_gone(pid, timeout=SOON):
-    """Wait for the end of a process that need not be a child."""
-    try:
-        handle = os.pidfd_open(pid)
-    except ProcessLookupError:
-        return
-    try:
-        poll = select.poll()
-        poll.register(handle, select.POLLIN)
-        assert poll.poll(timeout * 1000), f"process {pid} lives"
-    finally:
-        os.close(handle)
 
 
 @pytest.fixture
