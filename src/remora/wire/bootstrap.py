@@ -8,6 +8,12 @@
                            <----    JOINED on each lane, once it belongs to the session's process
 
 Each begins with the frame header, whose last field is the protocol version, and with MAGIC.
+
+    HELLO   0x01   capabilities u32 | required u32 | machine u8 | 0 x 3 | axes u32 | axes x (axis u64, epoch u64) | client text
+    ACCEPT  0x02   session id u64 | token x 16 | capabilities u32 | machine u8 | 0 x 3 | axes as in HELLO | window u32 | catalog
+    REJECT  0x03   status
+    JOIN    0x04   session id u64 | token x 16 | lane u64 (1 queue, 2 bulk)
+    JOINED  0x05   session id u64 | lane u64
 """
 
 from __future__ import annotations

@@ -1,4 +1,9 @@
-"""The device catalog inside ACCEPT: what a client may know without asking again. Mirrors hal.DeviceInfo, imports none of it."""
+"""The device catalog inside ACCEPT: what a client may know without asking again. Mirrors hal.DeviceInfo, imports none of it.
+
+catalog   devices u16 | devices x device
+device    name text | driver text | queues u16 | targets u16 | heaps u16 | targets x (family text, key text) | heaps x heap
+heap      name text | size u64 | largest allocation u64 | alignment u64
+"""
 
 from __future__ import annotations
 

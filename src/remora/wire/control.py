@@ -1,10 +1,16 @@
 """Messages of the control lane: liveness, the end, and typed requests with their responses.
 
-PING / PONG   nonce u64
-GOAWAY        status: the sender ends the session in good order
-FAILURE       status: the session is dead, and why (also sent by the server for a session process that died)
-REQUEST       id u32 | method u16 | reserved u16 | body of the method
-RESPONSE      id u32 | method u16 | ok u8 | reserved u8 | body of the method, or a status
+PING      0x10   nonce u64
+PONG      0x11   nonce u64 of the PING
+GOAWAY    0x12   status: the sender ends the session in good order
+FAILURE   0x13   status: the session is dead, and why (also sent by the server for a session process that died)
+REQUEST   0x14   id u32 | method u16 | 0 u16 | body of the method
+RESPONSE  0x15   id u32 | method u16 | ok u8 | 0 u8 | body of the method's answer if ok, a status if not
+
+method EXECUTABLE_LOAD 0x20
+    request    provisional id u64 | transfer id u64 | artifact bytes u64 | manifest bytes u32 | device u16 | 0 u16
+               | family text | key text | manifest | artifact if the transfer id is 0
+    response   canonical id u64
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """The bricks of every frame: limits, padding, a bounds-checked reader and a writer. All numbers are little-endian.
 
     frame header, 8 bytes     size u32 | kind u8 | byte u8 | two u8 or one u16, by kind
+    text                      size u16 | that many bytes of UTF-8 without NUL
 
 `size` counts the whole frame and is a multiple of 8. Reserved bytes are zero and are checked; there is no compatibility mode.
 """

@@ -1,6 +1,6 @@
 """An error as bytes: the same class arrives on the other side (`remora.errors.error_from_status`).
 
-code u16 | reserved u16 | origin: u16 + UTF-8 | message: u16 + UTF-8 | padding
+status   code u16 | 0 u16 | origin text | message text | zeros to a multiple of 8
 """
 
 from __future__ import annotations

@@ -1,0 +1,121 @@
+"""The parts of docs/wire.md that are drawn from the code: `python -m tests.wire.drawing` draws them anew, a test compares."""
+
+import re
+from pathlib import Path
+
+from remora.base.frontier import MAX_FRONTIER
+from remora.session import session, transfers
+from remora.session.state import FRAMES, SENDER, TRANSITIONS, Role, State, Stimulus
+from remora.wire import bootstrap, bulk, catalog, commands, control, layout, queue, status
+
+PAGE = Path(__file__).parents[2] / "docs" / "wire.md"
+MODULES = {
+    module.__name__.rpartition(".")[2]: module for module in (layout, bootstrap, catalog, status, control, queue, commands, bulk)
+}
+LANES = {bootstrap: "control", control: "control", queue: "queue"}
+
+
+def table(head, rows):
+    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
+    return "\n".join(lines + ["| " + " | ".join(row) + " |" for row in rows])
+
+
+def states():
+    """The diagram of TRANSITIONS; FAIL and CLOSE, which lead out of every living state, are said in one line each."""
+    ends = (Stimulus.CLOSE, Stimulus.FAIL)
+    lines = ["```mermaid", "stateDiagram-v2", f"    [*] --> {State.IDLE.name}"]
+    for before, row in TRANSITIONS.items():
+        lines += [
+            f"    {before.name} --> {after.name}: {stimulus.value}" for stimulus, after in row.items() if stimulus not in ends
+        ]
+    living = [state for state, row in TRANSITIONS.items() if row]
+    assert all(TRANSITIONS[state][stimulus] for state in living for stimulus in ends)
+    lines += [
+        f"    {state.name} --> {TRANSITIONS[state][stimulus].name}: {stimulus.value}" for state in living for stimulus in ends
+    ]
+    return "\n".join([*lines, "```"])
+
+
+def transitions():
+    rows = [
+        [state.name, *(row[stimulus].name if stimulus in row else "" for stimulus in Stimulus)]
+        for state, row in TRANSITIONS.items()
+    ]
+    return table(["state", *(stimulus.value for stimulus in Stimulus)], rows)
+
+
+def name_of(kind):
+    """(name, lane) of a frame kind."""
+    for module, lane in LANES.items():
+        for name, value in vars(module).items():
+            if value == kind and name in module.__all__ and name.isalpha() and type(value) is int:
+                return name, lane
+    raise AssertionError(f"the kind {kind:#x} has no name")
+
+
+def frames():
+    rows = []
+    for kind in sorted(SENDER):
+        name, lane = name_of(kind)
+        senders = "both" if SENDER[kind] == set(Role) else next(iter(SENDER[kind])).value
+        rows.append([f"{kind:#04x}", name, lane, senders, ", ".join(state.name for state in State if kind in FRAMES[state])])
+    return table(["kind", "frame", "lane", "sent by", "taken in the receiver's state"], rows)
+
+
+def limits():
+    rows = [
+        ("a control frame", layout.MAX_CONTROL_FRAME, "bytes"),
+        ("a queue frame", layout.MAX_QUEUE_FRAME, "bytes"),
+        ("a bulk frame", layout.MAX_BULK_FRAME, "bytes"),
+        ("data inside UPDATE, READ and RESULT", commands.MAX_INLINE, "bytes"),
+        ("bindings of a dispatch", commands.MAX_BINDINGS, ""),
+        ("constants of a dispatch", commands.MAX_CONSTANTS, "bytes"),
+        ("axes of a session, waits of a command", MAX_FRONTIER, ""),
+        ("ids in a RELEASE", queue.MAX_RELEASE, ""),
+        ("names in an ADVANCE", queue.MAX_NAMES, ""),
+        ("open requests", control.MAX_REQUESTS, ""),
+        ("a manifest", control.MAX_MANIFEST, "bytes"),
+        ("an artifact inside a request", control.MAX_INLINE_ARTIFACT, "bytes"),
+        ("an artifact", control.MAX_ARTIFACT, "bytes"),
+        ("a chunk of a transfer", bulk.CHUNK, "bytes"),
+        ("a transfer", bulk.MAX_TRANSFER, "bytes"),
+        ("bytes of a transfer before its CREDIT", transfers.FREE, "bytes"),
+        ("devices of a catalog", catalog.MAX_DEVICES, ""),
+        ("queues of a device", catalog.MAX_QUEUES, ""),
+        ("targets of a device", catalog.MAX_TARGETS, ""),
+        ("heaps of a device", catalog.MAX_HEAPS, ""),
+        ("the message of a status", status.MAX_MESSAGE, "bytes"),
+        ("the origin of a status", status.MAX_ORIGIN, "bytes"),
+        ("control bytes that a peer leaves unread while it goes on asking", session.MAX_UNREAD, "bytes"),
+    ]
+    return table(["at most", "", ""], [[what, f"{value:,}", unit] for what, value, unit in rows])
+
+
+def layout_of(name):
+    """What a module says about its layout, line for line."""
+    return "```text\n" + MODULES[name].__doc__.strip() + "\n```"
+
+
+PARTS = {
+    "states": states,
+    "transitions": transitions,
+    "frames": frames,
+    "limits": limits,
+} | {f"layout {name}": lambda name=name: layout_of(name) for name in MODULES}
+
+
+def draw(text):
+    """The page with every part drawn from the code."""
+
+    def part(match):
+        return f"<!-- drawn: {match[1]} -->\n\n{PARTS[match[1]]()}\n\n<!-- end -->"
+
+    return re.sub(r"<!-- drawn: ([a-z ]+) -->\n.*?<!-- end -->", part, text, flags=re.DOTALL)
+
+
+def main():
+    PAGE.write_text(draw(PAGE.read_text()))
+
+
+if __name__ == "__main__":
+    main()
