@@ -203,7 +203,7 @@ def signal_all(points: tuple[Timepoint, ...]) -> None:
     """Signal each; one that cannot move (it is there already, or failed) fails with the reason."""
     for point in points:
         try:
-            point.semaphore.signal(point.value)
+            point.semaphore._signal_from_queue(point.value)
         except Error as error:
             point.semaphore.fail(error)
 

@@ -166,6 +166,10 @@ class Semaphore:
             return waiter.lock.acquire()
         return waiter.lock.acquire(timeout=max(0.0, min(deadline - time.monotonic(), threading.TIMEOUT_MAX)))
 
+    def _signal_from_queue(self, value: int) -> None:
+        """Move to `value` because an operation that signals it is done. A remote semaphore may hear of them out of order."""
+        self.signal(value)
+
     def _poll(self) -> None:
         """Look for news without waiting. A remote semaphore takes in what its link has received."""
 

@@ -17,7 +17,6 @@ from remora.base.uri import parse_uri
 from remora.carriers import registry
 from remora.carriers.carrier import Keepalive, Listener
 from remora.errors import BusyError, DeadlineError, Error, NotFoundError, PeerError
-from remora.hal.device import Device
 from remora.hal.registry import find_driver
 from remora.server.catalog import MACHINE, axes_of, entries_of
 from remora.server.greeting import Greeting
@@ -49,7 +48,6 @@ class Server:
     def __init__(self, options: ServeOptions) -> None:
         self.options = options
         self.entries: tuple[DeviceEntry, ...] = ()
-        self._devices: list[Device] = []
         self._listeners: dict[int, Listener] = {}
         self._greetings: dict[int, Greeting] = {}
         self._slots: dict[int, Slot] = {}
@@ -73,8 +71,10 @@ class Server:
         options = self.options
         try:
             if options.shared:
-                self._devices = open_all(options.devices)
-                self.entries = entries_of([device.info for device in self._devices])
+                devices = open_all(options.devices)
+                for device in devices:
+                    device.close()
+                self.entries = entries_of([device.info for device in devices])
             else:
                 for uri in options.devices:
                     find_driver(parse_uri(uri).scheme)  # warm: sessions inherit the imported driver
@@ -114,8 +114,6 @@ class Server:
         for slot in self._slots.values():
             slot.kill()
             slot.retire()
-        for device in self._devices:
-            device.close()
         os.close(self._wake)
 
     # -- the loop -------------------------------------------------------------------------------------------------------------
@@ -205,7 +203,7 @@ class Server:
         )
         slot: Slot
         if options.shared:
-            slot = ThreadSlot(accept, session, carrier, self._devices)
+            slot = ThreadSlot(accept, session, carrier, open_all(options.devices))
         else:
             slot = spawn(session, carrier, accept, options.devices, parse_uri(carrier.local).scheme)
         self._slots[slot.fileno()] = slot

@@ -141,7 +141,7 @@ class ProcessSlot(Slot):
 
 
 class ThreadSlot(Slot):
-    """A session on a thread of this process, on devices that all sessions share."""
+    """A session on a thread of this process. Its devices are its own, because a queue that has failed stays failed (H07)."""
 
     def __init__(self, accept: Accept, session: Session, control: Carrier, devices: Sequence[Device]) -> None:
         super().__init__(accept, session.hello.client if session.hello else "")
@@ -153,7 +153,12 @@ class ThreadSlot(Slot):
         self._thread: threading.Thread | None = None
         self._deadline = monotonic() + JOIN_TIMEOUT
         session.accept(accept)
-        control.send_all(session.take(Lane.CONTROL), timeout=1.0)
+        try:
+            control.send_all(session.take(Lane.CONTROL), timeout=1.0)
+        except Error:
+            self._close_devices()
+            os.close(self._done)
+            raise
 
     def joining(self) -> tuple[int, float] | None:
         """See `Slot.joining`."""
@@ -191,7 +196,13 @@ class ThreadSlot(Slot):
         except Error as error:
             self._runner.link.fail(error)
         finally:
+            self._close_devices()
             os.eventfd_write(self._done, 1)
+
+    def _close_devices(self) -> None:
+        """On the session's thread, once it has one: a kernel that never ends holds up nobody else."""
+        for device in self._devices:
+            device.close()
 
     def stop(self, reason: str) -> None:
         if self._runner is not None:
@@ -208,6 +219,8 @@ class ThreadSlot(Slot):
     def retire(self) -> str:
         if self._thread is not None:
             self._thread.join()
+        else:
+            self._close_devices()
         for carrier in self._carriers.values():
             carrier.close()
         os.close(self._done)

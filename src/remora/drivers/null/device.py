@@ -19,7 +19,7 @@ from remora.hal.target import Target
 __all__ = ["NullDevice"]
 
 #: A driver asks its device for these facts. They never change while the device is open, and they travel in the catalog.
-HEAP = Heap("host", size=1 << 30, max_allocation=1 << 28)
+HEAP = Heap("host", size=1 << 28, max_allocation=1 << 26)
 INFO = DeviceInfo(name="null", driver="null", targets=(Target("null", "any"),), heaps=(HEAP,), queue_count=2)
 
 

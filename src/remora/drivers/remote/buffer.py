@@ -27,7 +27,9 @@ class RemoteBuffer(Buffer):
     def fail(self, error: Error) -> None:
         """The server could not make it: every use raises why."""
         self.failure = error
-        self._closed = True
+        if not self._closed:
+            self._closed = True
+            self._release()
 
     def _check_open(self) -> None:
         if self.failure is not None:
@@ -44,7 +46,7 @@ class RemoteBuffer(Buffer):
             self.write(mapping.view, mapping.offset)
 
     def _release(self) -> None:
-        self.device.forget(self.resource, self.size)
+        self.device.forget(self)
 
     def __del__(self) -> None:
         if not self._closed:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -30,8 +32,9 @@ class RemoteDevice(Device):
         super().__init__(f"{host.uri}", info)
         self.host = host
         self.ordinal = ordinal
-        self.dispatched = 0
+        self._counts = threading.Lock()
         self._live = self._bytes = self._peak = 0
+        self._freed: deque[int] = deque()
         self._queues = tuple(RemoteQueue(self, queue, axis) for queue, axis in enumerate(axes))
 
     @property
@@ -41,7 +44,9 @@ class RemoteDevice(Device):
 
     def statistics(self) -> DeviceStatistics:
         """See `Device.statistics`; counted on this side."""
-        return DeviceStatistics(self._live, self._bytes, self._peak, self.dispatched)
+        with self._counts:
+            self._count_freed()
+            return DeviceStatistics(self._live, self._bytes, self._peak, sum(queue.dispatches for queue in self._queues))
 
     def link_statistics(self) -> LinkStatistics:
         """What went over the connection: round trips, bytes, commands, sends."""
@@ -51,24 +56,37 @@ class RemoteDevice(Device):
         """See `Device.close`."""
         if not self._closed:
             self._closed = True
-            self.host.device_closed()
+            if not self.host.device_closed():
+                error = self._closed_error()
+                for queue in self._queues:
+                    queue.fail(error)
+                self._fail_semaphores(error)
 
-    def forget(self, resource: int, size: int) -> None:
-        """A buffer (its size) or an executable (0) is not used any more."""
-        if size or resource:
-            self._live -= bool(size)
-            self._bytes -= size
-        self.host.forget(resource)
+    def forget(self, buffer: RemoteBuffer) -> None:
+        """A buffer is not used any more. Takes no lock: a destructor may call it anywhere."""
+        self._freed.append(buffer.size)
+        self.host.forget(buffer.resource)
+
+    def _count_freed(self) -> None:
+        while self._freed:
+            self._live -= 1
+            self._bytes -= self._freed.popleft()
 
     def _allocate(self, size: int) -> RemoteBuffer:
         buffer = self.host.allocate(self, size)
-        self._live += 1
-        self._bytes += size
-        self._peak = max(self._peak, self._bytes)
+        with self._counts:
+            self._count_freed()
+            self._live += 1
+            self._bytes += size
+            self._peak = max(self._peak, self._bytes)
         return buffer
 
     def _semaphore(self, initial: int) -> Semaphore:
-        return RemoteSemaphore(self.host.pump, None, initial)
+        semaphore = RemoteSemaphore(self.host.pump, None, initial)
+        failure = self.host.link.session.failure
+        if failure is not None:
+            semaphore.fail(failure)
+        return semaphore
 
     def _load(self, target: Target, artifact: Any, kernels: Sequence[KernelInfo]) -> RemoteExecutable:
         resource = self.host.load(self.ordinal, target, encode_kernels(kernels), host_bytes(artifact))

@@ -22,13 +22,13 @@ class RemoteExecutable(Executable):
     def __init__(self, device: RemoteDevice, target: Target, infos: Sequence[KernelInfo], resource: int) -> None:
         super().__init__(device, target, infos)
         self.resource = resource
-        self._closed = False
+        self.closed = False
 
     def close(self) -> None:
         """See `Executable.close`."""
-        if not self._closed:
-            self._closed = True
-            self.device.forget(self.resource, 0)
+        if not self.closed:
+            self.closed = True
+            self.device.host.forget(self.resource)
 
     def __del__(self) -> None:
         self.close()

@@ -124,9 +124,9 @@ class RemoteHost:
         """Release what was forgotten, unless an operation that is held here may still name it (H15)."""
         if not self._garbage or any(queue.holding for queue in self._queues.values()):
             return
-        ids = [self._garbage.popleft() for _ in range(len(self._garbage))]
         with self.link.lock:
-            if self.link.session.failure is not None:
+            ids = [self._garbage.popleft() for _ in range(len(self._garbage))]
+            if not ids or self.link.session.failure is not None:
                 return
             self.link.session.release(ids)
         self.pump.written(False)
@@ -166,10 +166,12 @@ class RemoteHost:
             sends=sum(count.sends for count in counts),
         )
 
-    def device_closed(self) -> None:
-        """One of the devices was closed; the last one ends the connection."""
-        if all(device.closed for device in self.devices):
+    def device_closed(self) -> bool:
+        """One of the devices was closed; the last one ends the connection, and then this says True."""
+        last = all(device.closed for device in self.devices)
+        if last:
             self.link.close("the client closed its device")
+        return last
 
     def _collect(self, now: float) -> float:
         self.flush_garbage()

@@ -9,12 +9,12 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias, cast
 
 from remora.base.frontier import MAX_FRONTIER, Frontier, merge
 from remora.drivers.remote.buffer import RemoteBuffer
 from remora.drivers.remote.semaphore import RemoteSemaphore
-from remora.errors import BusyError, Error, UsageError
+from remora.errors import BusyError, ClosedError, Error, UsageError
 from remora.hal.buffer import Buffer, BufferView
 from remora.hal.executable import Grid, Kernel
 from remora.hal.host_queue import fail_all, signal_all
@@ -24,6 +24,7 @@ from remora.wire import commands
 
 if TYPE_CHECKING:
     from remora.drivers.remote.device import RemoteDevice
+    from remora.drivers.remote.executable import RemoteExecutable
 
 __all__ = ["RemoteQueue"]
 
@@ -44,13 +45,14 @@ class _Held(NamedTuple):
 class RemoteQueue(Queue):
     """Submits to one axis of the session. Its timeline's values are the axis's epochs."""
 
-    __slots__ = ("_arriving", "_held", "_lock", "_next", "_progress", "_signals", "_told", "axis")
+    __slots__ = ("_arriving", "_held", "_lock", "_next", "_progress", "_signals", "_told", "axis", "dispatches")
     device: RemoteDevice
     timeline: RemoteSemaphore
 
     def __init__(self, device: RemoteDevice, ordinal: int, axis: int) -> None:
         super().__init__(device, ordinal, RemoteSemaphore(device.host.pump, axis, name=f"{device.uri} queue {ordinal}"))
         self.axis = axis
+        self.dispatches = 0
         self._lock = threading.Lock()
         self._next = 1
         self._held: deque[_Held] = deque()
@@ -74,13 +76,16 @@ class RemoteQueue(Queue):
     def _dispatch(
         self, kernel: Kernel, grid: Grid, bindings: Bindings, constants: bytes, wait: Points, signal: Points
     ) -> Timepoint:
+        executable = cast("RemoteExecutable", kernel.executable)
+        if executable.closed:
+            raise ClosedError(f"the executable of {kernel.name} was closed; load it again")
+
         def encode() -> bytes:
             flat: list[int] = []
             for binding in bindings:
                 flat += (binding.buffer.resource, binding.offset, binding.size)  # type: ignore[attr-defined]
-            return commands.encode_dispatch(kernel.executable.resource, kernel.ordinal, grid, flat, constants)  # type: ignore[attr-defined]
+            return commands.encode_dispatch(executable.resource, kernel.ordinal, grid, flat, constants)
 
-        self.device.dispatched += 1
         return self._submit(commands.DISPATCH, encode, wait, signal)
 
     def _fill(self, buffer: Buffer | BufferView, pattern: bytes, wait: Points, signal: Points) -> Timepoint:
@@ -178,6 +183,7 @@ class RemoteQueue(Queue):
                 epoch = host.link.session.command(self.axis, op, waits, body)
             except BusyError:
                 return False
+            self.dispatches += op == commands.DISPATCH
             if signal:
                 self._signals.append((epoch, signal))
                 for point in signal:

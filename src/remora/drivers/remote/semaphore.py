@@ -17,16 +17,37 @@ class RemoteSemaphore(Semaphore):
     `axis` is set for the timeline of a queue, whose values are the axis's epochs. For others `_epochs` remembers which epoch
     will reach which value, so that a later command can wait for it on the server. `answers(value)` tells whether the queue lane
     alone will bring a value: then the waiting thread reads the lane itself.
+
+    News of several queues arrives in any order. A value below what another queue has reached is old news, and no error; one that is
+    not above what the host itself has set (`_floor`) is the mistake that it is with any semaphore.
     """
 
-    __slots__ = ("_epochs", "_pump", "answers", "axis")
+    __slots__ = ("_epochs", "_floor", "_pump", "answers", "axis")
 
     def __init__(self, pump: QueuePump, axis: int | None, initial: int = 0, name: str = "semaphore") -> None:
         super().__init__(initial, name)
         self._pump = pump
+        self._floor = initial
         self.axis = axis
         self.answers: Callable[[int], bool] = _never
         self._epochs: list[tuple[int, int, int]] = []
+
+    def signal(self, value: int) -> None:
+        """See `Semaphore.signal`."""
+        super().signal(value)
+        self._floor = value
+
+    def _signal_from_queue(self, value: int) -> None:
+        with self._lock:
+            if self._failure is None and self._floor < value:
+                self._value = max(self._value, value)
+                moved = True
+            else:
+                moved = False
+        if moved:
+            self._wake()
+        else:
+            super()._signal_from_queue(value)
 
     def _wait_until(self, value: int, deadline: float | None) -> bool:
         if not self._settled(value):
