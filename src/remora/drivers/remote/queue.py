@@ -223,25 +223,30 @@ class RemoteQueue(Queue):
         return entry
 
     def drain(self) -> None:
-        """Send what is held and can go now; fail the queue when a wait has failed."""
+        """Send what is held and can go now; fail the queue when a wait has failed, or the session."""
         sent, failure = False, None
-        with self._lock:
-            while self._held and failure is None:
-                held = self._held[0]
-                waits = self._frontier(held.wait)
-                if waits is None:
-                    failure = next((point.semaphore._failure for point in held.wait if _hopeless(point)), None)
-                    if failure is None:
-                        break
-                elif self._send(held.op, held.encode(), waits, held.signal, held.record):
+        try:
+            with self._lock:
+                while self._held and self._send_held(self._held[0]):
                     self._held.popleft()
                     sent = True
-                else:
-                    break
+        except Error as error:
+            failure = error.copy()  # without the traceback, which holds these frames
         if sent:
             self.device.host.pump.written(True)
         if failure is not None:
             self.fail(failure)
+
+    def _send_held(self, held: _Held) -> bool:
+        """Whether the operation has gone. Raises why it never will. The lock is held."""
+        waits = self._frontier(held.wait)
+        if waits is not None:
+            return self._send(held.op, held.encode(), waits, held.signal, held.record)
+        for point in held.wait:
+            failure = point.semaphore._failure
+            if failure is not None and point.semaphore._value < point.value:
+                raise failure.copy()
+        return False
 
     # -- answers --------------------------------------------------------------------------------------------------------------
 
@@ -271,14 +276,14 @@ class RemoteQueue(Queue):
                 self.timeline._reach(told)
 
     def fail(self, error: Error) -> None:
-        """End the queue: what is not done yet ends with the cause."""
+        """End the queue: what is not done yet ends with the cause. The timeline first, so that nothing is held after this."""
+        self.timeline.fail(error)
         with self._lock:
             held = tuple(self._held)
             self._held.clear()
         with self._progress:
             waiting = tuple(self._signals)
             self._signals.clear()
-        self.timeline.fail(error)
         for _, points in waiting:
             fail_all(points, error)
         for operation in held:
@@ -289,7 +294,3 @@ def _own(buffer: Buffer) -> RemoteBuffer:
     """The queue has checked that the buffer is this device's."""
     assert isinstance(buffer, RemoteBuffer)
     return buffer
-
-
-def _hopeless(point: Timepoint) -> bool:
-    return point.semaphore._value < point.value and point.semaphore._failure is not None
