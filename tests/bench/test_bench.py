@@ -138,13 +138,8 @@ def test_quick_run_has_every_row_and_leaves_no_process():
 @pytest.mark.timeout(120)
 def test_command_prints_a_table_and_writes_json(tmp_path):
     file = tmp_path / "numbers.json"
-    code = (
-        "import argparse, sys; from remora.cli.bench import add_parser, run; p = argparse.ArgumentParser(); "
-        "add_parser(p.add_subparsers()); sys.exit(run(p.parse_args(sys.argv[1:])))"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code, "bench", "--quick", "--json", file], capture_output=True, text=True, check=False
-    )
+    command = [sys.executable, "-m", "remora.cli", "bench", "--quick", "--json", file]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert "tcp: dispatch + wait" in done.stdout
     assert json.loads(file.read_text())["machine"]["cores"] > 0

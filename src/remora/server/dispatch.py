@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
 from typing import Any
 
 from remora.base.ids import ResourceType, split_axis
@@ -55,6 +56,10 @@ class Dispatcher:
         self.devices = devices
         self.table = ResourceTable()
         self.lock = threading.RLock()
+        self._buffers = self.table.of(ResourceType.BUFFER)
+        self._executables = self.table.of(ResourceType.EXECUTABLE)
+        self._done: deque[tuple[_Axis, int]] = deque()  # what ran at once, to be counted at the next report
+        self._news: dict[int, _Axis] = {}  # axes with something to report; the link's lock guards it
         self._names: list[tuple[int, int]] = []
         self._deferred: list[ReleaseReceived] = []
         self._axes: dict[int, _Axis] = {}
@@ -70,7 +75,7 @@ class Dispatcher:
         if axis.window.failed is not None:
             self._refuse_transfer(event, axis.window.failed[1])
             return
-        if axis.parked or self._must_wait(event):
+        if axis.parked or ((event.waits or self.table.pending) and self._must_wait(event)):
             if len(axis.parked) >= MAX_PARKED:
                 raise PeerError(f"more than {MAX_PARKED} commands wait for a resource")
             axis.parked.append(_owned(event))
@@ -91,7 +96,8 @@ class Dispatcher:
         except Error as error:
             self.table.fail(event.provisional, error)
             with self.link.lock:
-                self.link.session.unname(event.provisional, error)
+                if self.link.session.failure is None:
+                    self.link.session.unname(event.provisional, error)
 
     def release(self, event: ReleaseReceived) -> None:
         """Free resources once every command before the release is submitted. `lock` is held."""
@@ -135,13 +141,16 @@ class Dispatcher:
             session = self.link.session
             if session.failure is not None:
                 return
+            self._count_done()
             names, self._names = self._names, []
-            for axis in self._axes.values():
-                window = axis.window
-                if window.done != window.reported or window.failed is not None or names:
+            if names and not self._news:
+                self._news.update(islice(self._axes.items(), 1))
+            for axis in self._news.values():
+                if axis.results:
                     self._write_results(axis)
-                    session.advance(axis.axis, names)
-                    names = []
+                session.advance(axis.axis, names)
+                names = []
+            self._news.clear()
 
     def close(self) -> None:
         """The session ended: give everything back."""
@@ -155,7 +164,7 @@ class Dispatcher:
 
     def _must_wait(self, event: CommandReceived) -> bool:
         """Whether the command names a resource that is being made, or an epoch that is itself parked."""
-        if event.op == commands.DISPATCH and self.table.is_pending(event.body.executable):
+        if event.op == commands.DISPATCH and event.body.executable in self.table.pending:
             return True
         return any(epoch > self._axes[axis].submitted and self._axes[axis].window.failed is None for axis, epoch in event.waits)
 
@@ -172,7 +181,7 @@ class Dispatcher:
             return
         semaphore = point.semaphore
         if semaphore._value >= point.value:
-            self._complete(axis, epoch, None)
+            self._done.append((axis, epoch))
         else:
             axis.points[epoch] = point
             point.on_done(lambda: self._settled(axis, epoch, point))
@@ -198,7 +207,16 @@ class Dispatcher:
 
     def _complete(self, axis: _Axis, epoch: int, failure: Error | None) -> None:
         with self.link.lock:
+            self._count_done()
             axis.window.complete(epoch, failure)
+            self._news[axis.axis] = axis
+
+    def _count_done(self) -> None:
+        """Complete what ran at once. The link's lock is held."""
+        while self._done:
+            axis, epoch = self._done.popleft()
+            axis.window.complete(epoch)
+            self._news[axis.axis] = axis
 
     def _settled(self, axis: _Axis, epoch: int, point: Timepoint) -> None:
         """A queue moved, on whichever thread: report at once."""
@@ -212,16 +230,16 @@ class Dispatcher:
 
     def _write_results(self, axis: _Axis) -> None:
         """RESULT frames of the reads that the next ADVANCE covers. The link's lock is held."""
-        if axis.results:
-            for epoch in sorted(axis.results):
-                if epoch <= axis.window.done:
-                    self.link.session.result(axis.axis, epoch, axis.results.pop(epoch))
+        for epoch in sorted(axis.results):
+            if epoch <= axis.window.done:
+                self.link.session.result(axis.axis, epoch, axis.results.pop(epoch))
 
     # -- operations -----------------------------------------------------------------------------------------------------------
 
     def _view(self, buffer: int, offset: int, length: int) -> Buffer | BufferView:
-        found = self.table.get(buffer)
-        if not isinstance(found, Buffer):
+        found: Buffer | None = self._buffers.get(buffer)
+        if found is None:
+            self.table.get(buffer)  # raises why it is not there
             raise UsageError("this id does not name a buffer")
         return found if offset == 0 and length == found.size else found.view(offset, length)
 
@@ -297,10 +315,20 @@ class Dispatcher:
             gate.fail(error)
 
     def _run_dispatch(self, axis: _Axis, epoch: int, body: Dispatch, wait: tuple[Timepoint, ...]) -> Timepoint:
-        executable = self.table.get(body.executable)
-        flat = body.bindings
-        bindings = [self._view(*flat[at : at + 3]) for at in range(0, len(flat), 3)]
-        return axis.queue.dispatch(_kernel(executable, body.kernel), body.grid, bindings, body.constants, wait=wait)
+        executable, kernel, grid, flat, constants = body
+        fields = iter(flat)
+        bindings = [self._view(*span) for span in zip(fields, fields, fields, strict=True)]
+        return axis.queue.dispatch(self._kernel(executable, kernel), grid, bindings, constants, wait=wait)
+
+    def _kernel(self, executable: int, ordinal: int) -> Kernel:
+        found: Executable | None = self._executables.get(executable)
+        if found is None:
+            self.table.get(executable)  # raises why it is not there
+            raise UsageError("this id does not name an executable")
+        kernels = found.ordered
+        if ordinal >= len(kernels):
+            raise UsageError(f"there is no kernel {ordinal}; the executable has {len(kernels)}")
+        return kernels[ordinal]
 
 
 _RUN: dict[int, Callable[[Dispatcher, _Axis, int, Any, tuple[Timepoint, ...]], Timepoint]] = {
@@ -313,15 +341,6 @@ _RUN: dict[int, Callable[[Dispatcher, _Axis, int, Any, tuple[Timepoint, ...]], T
     commands.DOWNLOAD: Dispatcher._run_download,
     commands.DISPATCH: Dispatcher._run_dispatch,
 }
-
-
-def _kernel(executable: Any, ordinal: int) -> Kernel:
-    if not isinstance(executable, Executable):
-        raise UsageError("this id does not name an executable")
-    kernels = executable.ordered
-    if ordinal >= len(kernels):
-        raise UsageError(f"there is no kernel {ordinal}; the executable has {len(kernels)}")
-    return kernels[ordinal]
 
 
 def _owned(event: CommandReceived) -> CommandReceived:

@@ -6,7 +6,7 @@ until its resource is released, or until the failure it stands for is.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from remora.base.ids import MAX_GENERATION, ResourceType, describe_id, is_provisional, make_id, split_id, type_of
@@ -16,15 +16,20 @@ __all__ = ["ResourceTable"]
 
 
 class ResourceTable:
-    """Ids to objects. Not thread-safe: the dispatcher's lock guards it."""
+    """Ids to objects. Not thread-safe: the dispatcher's lock guards it.
+
+    `of(kind)` is the part of the table with one kind of object, for a look-up that has no time to ask what it found.
+    """
 
     def __init__(self, capacity: int = 1 << 16) -> None:
         self.capacity = capacity
         self._objects: dict[int, Any] = {}
+        self._of: dict[ResourceType, dict[int, Any]] = {kind: {} for kind in ResourceType}
         self._aliases: dict[int, int] = {}
         self._provisional_of: dict[int, int] = {}
         self._failed: dict[int, Error] = {}
-        self._pending: set[int] = set()
+        self.pending: set[int] = set()
+        """Ids whose resources are still being made."""
         self._generations: list[int] = []
         self._free: list[int] = []
 
@@ -34,27 +39,28 @@ class ResourceTable:
     def announce(self, provisional: int, kind: ResourceType) -> None:
         """A resource is being made under this id; until it is `add`ed or `fail`ed, commands that name it wait."""
         self._check_new(provisional, kind)
-        self._pending.add(provisional)
+        self.pending.add(provisional)
 
     def add(self, provisional: int, kind: ResourceType, thing: Any) -> int:
         """Put an object under a fresh canonical id; its provisional id stays an alias. Raises BusyError when the table is full."""
-        if provisional not in self._pending:
+        if provisional not in self.pending:
             self._check_new(provisional, kind)
         canonical = make_id(kind, *self._take_slot())
-        self._pending.discard(provisional)
+        self.pending.discard(provisional)
         self._objects[canonical] = self._objects[provisional] = thing
+        self._of[kind][canonical] = self._of[kind][provisional] = thing
         self._aliases[provisional] = canonical
         self._provisional_of[canonical] = provisional
         return canonical
 
     def fail(self, provisional: int, error: Error) -> None:
         """The resource could not be made: commands that name it fail with this."""
-        self._pending.discard(provisional)
+        self.pending.discard(provisional)
         self._failed[provisional] = error
 
-    def is_pending(self, resource: int) -> bool:
-        """Whether the id's resource is still being made."""
-        return resource in self._pending
+    def of(self, kind: ResourceType) -> Mapping[int, Any]:
+        """The objects of one kind that are there now, by both of their ids. Stays up to date."""
+        return self._of[kind]
 
     def get(self, resource: int) -> Any:
         """The object. Raises the failure it stands for, or NotFoundError for an id that is not there (any more)."""
@@ -74,6 +80,8 @@ class ResourceTable:
         if canonical is None:
             return
         del self._provisional_of[canonical], self._objects[provisional]
+        objects = self._of[type_of(canonical)]
+        del objects[canonical], objects[provisional]
         _, generation, _, slot = split_id(canonical)
         if generation < MAX_GENERATION:
             self._free.append(slot)
@@ -99,5 +107,5 @@ class ResourceTable:
     def _check_new(self, provisional: int, kind: ResourceType) -> None:
         if not is_provisional(provisional) or type_of(provisional) is not kind:
             raise PeerError(f"{describe_id(provisional)} is no provisional id of a {kind.name.lower()}")
-        if provisional in self._aliases or provisional in self._failed or provisional in self._pending:
+        if provisional in self._aliases or provisional in self._failed or provisional in self.pending:
             raise PeerError(f"{describe_id(provisional)} was used before")
