@@ -46,6 +46,7 @@ EDGES = (
     (1 << 32) - 1,
     (1 << 64) - 1,
 )
+LEAST = 100
 MEASURED = 64
 """One input in so many is run under tracemalloc, which is slow."""
 
@@ -108,10 +109,13 @@ def try_one(name: str, data: bytes, *, measured: bool = False) -> None:
 
 
 def fuzz(name: str, seconds: float, seed: int) -> int:
-    """Run a target for so long; the number of inputs. A bad input is kept in the corpus and its error raised."""
+    """Run a target for so long, but at least its seeds and LEAST changed inputs; returns how many.
+
+    A bad input is kept in the corpus and its error raised.
+    """
     until = time.monotonic() + seconds
     for count, data in enumerate(inputs(name, seed)):
-        if time.monotonic() > until and count >= len(TARGETS[name].seeds):
+        if time.monotonic() > until and count >= len(TARGETS[name].seeds) + LEAST:
             return count
         try:
             try_one(name, data, measured=count % MEASURED == 0)

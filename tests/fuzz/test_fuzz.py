@@ -3,7 +3,7 @@
 import random
 
 import pytest
-from tests.fuzz.run import CORPUS, EDGES, change, fuzz, try_one
+from tests.fuzz.run import CORPUS, EDGES, LEAST, change, fuzz, try_one
 from tests.fuzz.targets import TARGETS
 
 from remora.wire import commands
@@ -11,14 +11,14 @@ from remora.wire import commands
 
 @pytest.mark.parametrize("name", TARGETS)
 def test_h25_fuzz_for_a_moment(name):
-    assert fuzz(name, 0.5, seed=1) > len(TARGETS[name].seeds)
+    assert fuzz(name, 0.5, seed=1) >= len(TARGETS[name].seeds) + LEAST
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize("name", TARGETS)
 def test_h25_fuzz_for_a_minute(name):
-    assert fuzz(name, 60.0, seed=2) > 1000
+    assert fuzz(name, 60.0, seed=2) >= len(TARGETS[name].seeds) + LEAST
 
 
 @pytest.mark.parametrize("file", sorted(CORPUS.glob("*.bin")), ids=lambda file: file.name)
