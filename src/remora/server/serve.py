@@ -52,7 +52,7 @@ class Server:
         self._greetings: dict[int, Greeting] = {}
         self._slots: dict[int, Slot] = {}
         self._last_id = 0
-        self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._wake, self._bell = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         self._stopping = threading.Event()
         self._closed = False
 
@@ -65,6 +65,11 @@ class Server:
     def sessions(self) -> tuple[Slot, ...]:
         """The live sessions."""
         return tuple(self._slots.values())
+
+    @property
+    def wake_fd(self) -> int:
+        """For `signal.set_wakeup_fd`: a byte written there wakes `serve`, whichever thread the signal was delivered to."""
+        return self._bell
 
     def start(self) -> None:
         """Read the catalog and listen. Raises what keeps a device from opening or an address from being bound."""
@@ -99,8 +104,9 @@ class Server:
     def stop(self) -> None:
         """Let `serve` return. From any thread or signal handler."""
         self._stopping.set()
-        with suppress(OSError):
-            os.eventfd_write(self._wake, 1)
+        if not self._closed:
+            with suppress(BlockingIOError):
+                os.write(self._bell, b"\0")
 
     def close(self) -> None:
         """Close what is open. Safe to repeat; while another thread is in `serve`, call `stop` and wait for it instead."""
@@ -115,6 +121,7 @@ class Server:
             slot.kill()
             slot.retire()
         os.close(self._wake)
+        os.close(self._bell)
 
     # -- the loop -------------------------------------------------------------------------------------------------------------
 
@@ -135,7 +142,7 @@ class Server:
             poll.register(fd, select.POLLIN)
         for fd, _ in poll.poll(max(0.0, timeout) * 1000):
             if fd == self._wake:
-                os.eventfd_read(fd)
+                os.read(fd, 4096)
             elif fd in self._slots:
                 self._retire(fd)
             elif fd in self._greetings:
@@ -157,11 +164,10 @@ class Server:
             if carrier is None:
                 return
             carrier.activate()
-            greeting = Greeting(carrier, monotonic() + GREETING_TIMEOUT)
-            if len(self._greetings) >= MAX_GREETINGS:
-                greeting.refuse(BusyError(f"{MAX_GREETINGS} connections are waiting to greet; try again"))
-            else:
-                self._greetings[carrier.fileno()] = greeting
+            if len(self._greetings) >= MAX_GREETINGS:  # whoever is silent for longest makes room: a good client greets at once
+                longest = self._greetings.pop(next(iter(self._greetings)))
+                longest.refuse(BusyError(f"{MAX_GREETINGS} later connections are waiting to greet; try again"))
+            self._greetings[carrier.fileno()] = Greeting(carrier, monotonic() + GREETING_TIMEOUT)
 
     def _greet(self, fd: int) -> None:
         greeting = self._greetings[fd]
