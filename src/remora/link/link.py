@@ -44,6 +44,17 @@ class Handler(Protocol):
         """The session ended. Called once."""
 
 
+class _Outlet:
+    """One lane's way out: whoever has the turn sends, and keeps here what the carrier did not take."""
+
+    __slots__ = ("carrier", "rest", "turn")
+
+    def __init__(self, carrier: Carrier) -> None:
+        self.carrier = carrier
+        self.turn = threading.Lock()
+        self.rest: memoryview | None = None
+
+
 class Link:
     """An operational session on its carriers. `start()` runs the thread; `close()` or `fail()` end it."""
 
@@ -55,8 +66,7 @@ class Link:
         self.ended = threading.Event()
         self.round_trips = 0
         self.bulk = BulkLane(carriers[Lane.BULK], self._bulk_broken, session.peer)
-        self._turns = {Lane.CONTROL: threading.Lock(), Lane.QUEUE: threading.Lock()}
-        self._rest: dict[Lane, memoryview] = {}
+        self._outlets = {lane: _Outlet(carriers[lane]) for lane in (Lane.CONTROL, Lane.QUEUE)}
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._watched: dict[int, Callable[[], None]] = {}
         self._chores: list[Callable[[float], float]] = []
@@ -67,37 +77,38 @@ class Link:
 
     def flush(self, lane: Lane) -> None:
         """Send what the session has written on a lane. What the carrier has no room for is sent by the thread later."""
-        turn = self._turns[lane]
-        session = self.session
-        while (session.pending(lane) or lane in self._rest) and turn.acquire(blocking=False):
+        outlet, session = self._outlets[lane], self.session
+        while (session.pending(lane) or outlet.rest is not None) and outlet.turn.acquire(blocking=False):
             try:
-                failure = self._send(lane)
+                failure = self._send(lane, outlet)
             finally:
-                turn.release()
+                outlet.turn.release()
             if failure is not None:
                 self.lane_broken(lane, failure)
                 return
-            if lane in self._rest:
+            if outlet.rest is not None:
                 self.wake()
                 return
 
-    def _send(self, lane: Lane) -> Error | None:
+    def _send(self, lane: Lane, outlet: _Outlet) -> Error | None:
         """Give the carrier one buffer. The caller has the lane's turn."""
-        rest = self._rest.pop(lane, None)
-        if rest is None:
+        data: bytearray | memoryview | None = outlet.rest
+        if data is None:
             with self.lock:
-                rest = memoryview(self.session.take(lane))
+                data = self.session.take(lane)
+            if not data:
+                return None
         try:
-            sent = self.carriers[lane].send(rest) if rest else 0
+            sent = outlet.carrier.send(data)
         except Error as error:
+            outlet.rest = None
             return error
-        if sent < len(rest):
-            self._rest[lane] = rest[sent:]
+        outlet.rest = None if sent == len(data) else memoryview(data)[sent:]
         return None
 
     def unsent(self, lane: Lane) -> int:
         """Bytes written and not yet taken by the carrier."""
-        rest = self._rest.get(lane)
+        rest = self._outlets[lane].rest
         return self.session.pending(lane) + (len(rest) if rest is not None else 0)
 
     # -- receiving ------------------------------------------------------------------------------------------------------------
@@ -168,14 +179,14 @@ class Link:
 
     def _say_goodbye(self) -> None:
         """Push the last control frame, if the carrier has room: the peer then knows why."""
-        turn = self._turns[Lane.CONTROL]
-        if turn.acquire(timeout=FAREWELL):
+        outlet = self._outlets[Lane.CONTROL]
+        if outlet.turn.acquire(timeout=FAREWELL):
             try:
                 while self.unsent(Lane.CONTROL):
-                    if self._send(Lane.CONTROL) is not None or Lane.CONTROL in self._rest:
+                    if self._send(Lane.CONTROL, outlet) is not None or outlet.rest is not None:
                         return
             finally:
-                turn.release()
+                outlet.turn.release()
 
     def join(self) -> None:
         """Wait for the threads of an ended link and close what it holds. Safe to repeat."""
@@ -231,9 +242,10 @@ class Link:
         """Poll for exactly what is wanted now: input, and room on the carriers that had none."""
         wanted = dict.fromkeys(self._watched, select.POLLIN)
         wanted[self._wake] = wanted[self.carriers[Lane.CONTROL].fileno()] = select.POLLIN
-        for lane in tuple(self._rest):
-            fd = self.carriers[lane].fileno()
-            wanted[fd] = wanted.get(fd, 0) | select.POLLOUT
+        for outlet in self._outlets.values():
+            if outlet.rest is not None:
+                fd = outlet.carrier.fileno()
+                wanted[fd] = wanted.get(fd, 0) | select.POLLOUT
         wanted.pop(-1, None)
         for fd in registered.keys() - wanted.keys():
             poll.unregister(fd)
@@ -267,5 +279,5 @@ class Link:
                 call()
         self._tick()
         if not self.ended.is_set():
-            for lane in self._turns:
+            for lane in self._outlets:
                 self.flush(lane)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
+from collections.abc import Callable
 from time import monotonic
 
 from remora.hal.semaphore import Waiter
@@ -67,6 +68,26 @@ class QueuePump:
                 self._link.receive(Lane.QUEUE, 0)
             finally:
                 self._lead.release()
+                self._pass_on()
+
+    def lead(self, settled: Callable[[int], bool], value: int, deadline: float | None) -> bool:
+        """Read the lane until `settled(value)`, which the lane alone must bring about.
+
+        False when the deadline passed, or when another thread reads the lane: then `wait`.
+        """
+        if self._queued:
+            self.flush()
+        if not self._lead.acquire(blocking=False):
+            return False
+        try:
+            while not settled(value):
+                timeout = None if deadline is None else deadline - monotonic()
+                if (timeout is not None and timeout <= 0) or not self._link.receive(Lane.QUEUE, timeout):
+                    return False
+            return True
+        finally:
+            self._lead.release()
+            if self._followers:
                 self._pass_on()
 
     def wait(self, waiter: Waiter, deadline: float | None) -> bool:

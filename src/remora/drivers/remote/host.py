@@ -181,14 +181,17 @@ class RemoteHost:
 
     def on_event(self, event: Event) -> None:
         """See `link.Handler`."""
+        if type(event) is Advanced:
+            axis, epoch, failure = event
+            queue = self._queues[axis]
+            if failure is not None:
+                queue.fail(failure)
+                return
+            queue.advanced(epoch)
+            if queue.holding:
+                queue.drain()
+            return
         match event:
-            case Advanced(axis, epoch, None):
-                queue = self._queues[axis]
-                queue.advanced(epoch)
-                if queue.holding:
-                    queue.drain()
-            case Advanced(axis, _, failure) if failure is not None:
-                self._queues[axis].fail(failure)
             case Named(provisional, canonical):
                 buffer = self.names.pop(provisional, None)
                 if buffer is not None:

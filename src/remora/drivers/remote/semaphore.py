@@ -52,6 +52,8 @@ class RemoteSemaphore(Semaphore):
     def _wait_until(self, value: int, deadline: float | None) -> bool:
         if not self._settled(value):
             self._pump.count_round_trip()
+            if self.answers(value) and self._pump.lead(self._settled, value, deadline):
+                return self._check(value)
         return super()._wait_until(value, deadline)
 
     def _park(self, waiter: Waiter, deadline: float | None) -> bool:
