@@ -96,13 +96,15 @@ def test_h27_an_abort_by_the_sender_ends_the_receiver_once(lanes, ends):
 
 
 def test_h05_failing_the_lane_ends_every_transfer_with_the_cause(carriers, lanes, ends):
-    near, far, _ = lanes
+    near, _, _ = lanes
     cause = BrokenError("the cable was pulled")
     near.send(1, memoryview(bytes(8 * CHUNK)), ends.of("sent"))
     near.expect(2, memoryview(bytearray(5)), ends.of("arrived"))
     carriers[0].fail(cause)
     near.fail(cause)
-    assert ends.wait("sent", "arrived") == [[cause], [cause]]
+    for ((error,),) in zip(ends.wait("sent", "arrived"), strict=True):
+        assert isinstance(error, BrokenError)
+        assert error.message == cause.message
     with pytest.raises(BrokenError, match="cable"):
         near.send(3, memoryview(b"x"), ends.of("late"))
     with pytest.raises(BrokenError, match="cable"):
@@ -126,7 +128,7 @@ def test_h05_failing_the_lane_ends_every_transfer_with_the_cause(carriers, lanes
     ids=["no start", "two starts", "early complete", "short chunk", "over credit", "too many", "garbage"],
 )
 def test_h25_a_peer_that_breaks_the_rules_is_found_out(carriers, lanes, frames, match):
-    near, far, broken = lanes
+    _, far, broken = lanes
     if match == "DATA":  # DATA of a transfer that nobody knows is dropped, because it may have been given up here
         far.expect(1, memoryview(bytearray(4)), lambda error: None)
     for frame in frames:

@@ -8,13 +8,14 @@ long kernels    the worker of each HAL queue
 
 from __future__ import annotations
 
+import mmap
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from remora.base.ids import ResourceType
 from remora.carriers.carrier import Carrier
-from remora.errors import DeviceError, Error, PeerError, UsageError
+from remora.errors import BusyError, DeviceError, Error, PeerError, UsageError
 from remora.hal.device import Device
 from remora.hal.manifest import parse_kernels
 from remora.hal.target import Target
@@ -27,6 +28,11 @@ from remora.wire.control import ExecutableLoad, Loaded
 
 __all__ = ["SessionRunner"]
 
+#: Bytes of executables that a session may have on their way at once.
+MAX_LOADING = 1 << 30
+#: Unsent answers, in bytes, above which no more commands are read: a peer that does not read its answers waits for itself.
+MAX_UNREAD = 4 << 20
+
 
 class SessionRunner:
     """Serves one session on open devices, which it does not own. `serve` and `run` return when the session has ended."""
@@ -36,6 +42,7 @@ class SessionRunner:
         self.devices = devices
         self.dispatcher = Dispatcher(self.link, devices)
         self.error: Error | None = None
+        self._loading = 0
         self._queue_thread = threading.Thread(target=self._run_queue_lane, name="remora queue lane", daemon=True)
 
     def serve(self) -> None:
@@ -58,7 +65,7 @@ class SessionRunner:
         self.link.hand_on(events)
 
     def _run_queue_lane(self) -> None:
-        link, dispatcher, carrier = self.link, self.dispatcher, self.link.carriers[Lane.QUEUE]
+        link, dispatcher, carrier, session = self.link, self.dispatcher, self.link.carriers[Lane.QUEUE], self.link.session
         while not link.ended.is_set():
             try:
                 lease = carrier.receive()
@@ -69,11 +76,13 @@ class SessionRunner:
                 continue
             with dispatcher.lock:
                 with link.lock:
-                    events = link.session.receive(Lane.QUEUE, lease.view)
+                    events = session.receive(Lane.QUEUE, lease.view)
                 self._guard(link.hand_on, events)
                 lease.release()
                 dispatcher.report()
             link.flush(Lane.QUEUE)
+            while link.unsent(Lane.QUEUE) > MAX_UNREAD and not link.ended.wait(0.01):
+                link.flush(Lane.QUEUE)
 
     def _guard(self, run: Callable[..., None], *args: Any) -> None:
         """A peer's mistake that shows only here ends the session like one that the codec sees; a bug does not hide."""
@@ -108,14 +117,22 @@ class SessionRunner:
         """Load an executable: at once when it came along, or when its bulk transfer is complete."""
         with self.dispatcher.lock:
             self.dispatcher.table.announce(body.resource, ResourceType.EXECUTABLE)
-        if not body.transfer_id:
+            self._loading += body.size
+        if self._loading > MAX_LOADING:
+            error = BusyError(f"{MAX_LOADING:,} bytes of executables are being loaded in this session; wait for one of them")
+            if body.transfer_id:
+                self.link.bulk.abort(body.transfer_id, error)
+            self._finish_load(request, body, memoryview(b""), error)
+        elif body.transfer_id:
+            room = memoryview(mmap.mmap(-1, body.size))  # touched only as the bytes arrive
+            self.link.bulk.expect(body.transfer_id, room, lambda error: self._finish_load(request, body, room, error))
+        else:
             self._finish_load(request, body, memoryview(body.artifact), None)
-            return
-        room = memoryview(bytearray(body.size))
-        self.link.bulk.expect(body.transfer_id, room, lambda error: self._finish_load(request, body, room, error))
 
     def _finish_load(self, request: int, body: ExecutableLoad, artifact: memoryview, error: Error | None) -> None:
         answer: Loaded | Error
+        with self.dispatcher.lock:
+            self._loading -= body.size
         try:
             if error is not None:
                 raise error
