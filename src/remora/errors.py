@@ -90,69 +90,102 @@ class Error(Exception):
 
 
 class UsageError(Error, ValueError):
-    """A wrong argument, a wrong order of calls, or a value out of range: the caller's to mend."""
+    """A wrong argument, a wrong order of calls, or a value out of range: the caller's to mend.
+
+    Example: `device.allocate(-1)` raises it, before anything is sent.
+    """
 
     default = Status.INVALID_ARGUMENT
 
 
 class NotFoundError(UsageError, LookupError):
-    """A name (kernel, device, file, scheme) that is not there; the message lists the ones that are."""
+    """A name (kernel, device, file, scheme) that is not there; the message lists the ones that are.
+
+    Example: `executable["ad"]` raises `there is no kernel 'ad'; this executable has: add_i32, mix_u32`.
+    """
 
     default = Status.NOT_FOUND
 
 
 class ClosedError(Error):
-    """The object was closed by this program before the call."""
+    """The object was closed by this program before the call.
+
+    Example: `device.close(); device.allocate(64)` raises it.
+    """
 
     default = Status.CANCELLED
 
 
 class BusyError(Error):
-    """A limit is reached (slots, window, quota). Nothing was consumed; the call may be repeated later."""
+    """A limit is reached (slots, window, quota). Nothing was consumed; the call may be repeated later.
+
+    Example: a full server raises it; `remora.open(uri, retry=10)` tries for 10 seconds.
+    """
 
     default = Status.RESOURCE_EXHAUSTED
     retryable = True
 
 
 class DeadlineError(Error, TimeoutError):
-    """The time given by the caller ran out; what was waited for may still happen."""
+    """The time given by the caller ran out; what was waited for may still happen.
+
+    Example: `done.wait(timeout=0.1)` raises it, and `done.wait()` may still succeed afterwards.
+    """
 
     default = Status.DEADLINE_EXCEEDED
     retryable = True
 
 
 class UnsupportedError(Error):
-    """The device, driver or peer does not have the feature that was asked for."""
+    """The device, driver or peer does not have the feature that was asked for.
+
+    Example: `except remora.UnsupportedError: device = remora.open("cpu")`.
+    """
 
     default = Status.UNIMPLEMENTED
 
 
 class BrokenError(Error, ConnectionError):
-    """The connection or the process behind it is gone; open a new one."""
+    """The connection or the process behind it is gone; open a new one.
+
+    Example: `except remora.BrokenError: device = remora.open(uri, retry=30)`.
+    """
 
     default = Status.UNAVAILABLE
 
 
 class PeerError(BrokenError):
-    """The peer broke the protocol (bad frame, wrong version, unknown value). The connection is closed."""
+    """The peer broke the protocol (bad frame, wrong version, unknown value). The connection is closed.
+
+    Example: `remora.open("remote-tcp://host:80")` raises it when a web server answers; so does a server of another version.
+    """
 
     default = Status.PROTOCOL
 
 
 class DeviceError(Error):
-    """A kernel or the device driver failed."""
+    """A kernel or the device driver failed.
+
+    Example: `except remora.DeviceError as error: print(error.origin)` names the device and the queue.
+    """
 
     default = Status.INTERNAL
 
 
 class OutOfMemoryError(DeviceError, MemoryError):
-    """Device memory is used up; the message says how much was asked for and how much is there."""
+    """Device memory is used up; the message says how much was asked for and how much is there.
+
+    Example: `device.allocate(1 << 50)` raises it.
+    """
 
     default = Status.OUT_OF_DEVICE_MEMORY
 
 
 class DeviceLostError(DeviceError):
-    """The process or context that ran the kernels died; the message names the signal or driver code."""
+    """The process or context that ran the kernels died; the message names the signal or driver code.
+
+    Example: a kernel that writes out of bounds: `done.wait()` raises it with `died of SIGSEGV`.
+    """
 
     default = Status.DEVICE_LOST
 

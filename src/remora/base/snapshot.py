@@ -9,7 +9,10 @@ __all__ = ["DeviceStatistics", "LinkStatistics"]
 
 @dataclass(frozen=True, slots=True)
 class DeviceStatistics:
-    """What a device has done and holds."""
+    """What a device has done and holds.
+
+    Example: `print(device.statistics().bytes_allocated)`.
+    """
 
     buffers: int
     """Live buffers."""
@@ -23,7 +26,10 @@ class DeviceStatistics:
 
 @dataclass(frozen=True, slots=True)
 class LinkStatistics:
-    """What went over one session's lanes."""
+    """What went over one session's lanes.
+
+    Example: `before = device.link_statistics().round_trips`, on a remote device.
+    """
 
     round_trips: int
     """Times that a caller sent something and then had to wait for the peer (requirement H16)."""

@@ -30,14 +30,12 @@ COLUMNS = ("step", "time", "rate", "sent", "received", "round trips")
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One step. `seconds` is of all its runs, or of the fastest one."""
+    """One step. `seconds` is of all its runs, or of the fastest one; `before` are the connection's counts at its start."""
 
     name: str
     seconds: float
     rate: str
-    sent_bytes: int
-    received_bytes: int
-    round_trips: int
+    before: LinkStatistics
 
 
 class Meter:
@@ -54,7 +52,7 @@ class Meter:
         before, begin = self._counts(), perf_counter()
         yield
         seconds = perf_counter() - begin
-        self._add(name, seconds, amount(size_bytes / seconds, "B/s") if size_bytes else "", before)
+        self.rows.append(Row(name, seconds, amount(size_bytes / seconds, "B/s") if size_bytes else "", before))
 
     def repeat(self, name: str, submit: Callable[[], Timepoint], work: int, unit: str) -> None:
         """Run a kernel REPEATS times, each waited for, and keep the fastest time; `work` in a second is the rate."""
@@ -64,7 +62,7 @@ class Meter:
             submit().wait(TIMEOUT)
             times.append(perf_counter() - begin)
         fastest = min(times)
-        self._add(name, fastest, amount(work / fastest, unit), before)
+        self.rows.append(Row(name, fastest, amount(work / fastest, unit), before))
 
     def upload(self, name: str, device: Device, *arrays: Any) -> Sequence[Buffer]:
         """A buffer on the device with the contents of each array."""
@@ -90,36 +88,34 @@ class Meter:
                     point.on_done(partial(advance, piece.nbytes))
             points[-1].wait(TIMEOUT)
 
-    def print(self) -> None:
-        """The table, with a last row for the whole connection."""
-        rows = [*self.rows, self._total()]
-        cells = [
+    def costs(self) -> list[tuple[Row, int, int, int]]:
+        """Each step with its (bytes sent, bytes received, round trips), and a last row for the whole run.
+
+        A step lasts until the next one begins: a sending thread counts its last bytes when the other side may have them already.
+        """
+        ends = [row.before for row in self.rows[1:]] + [self._counts()]
+        whole = Row("whole run", perf_counter() - self._begin, "", EMPTY)
+        return [
             (
-                row.name,
-                duration(row.seconds),
-                row.rate,
-                amount(row.sent_bytes, "B"),
-                amount(row.received_bytes, "B"),
-                str(row.round_trips),
+                row,
+                end.bytes_sent - row.before.bytes_sent,
+                end.bytes_received - row.before.bytes_received,
+                end.round_trips - row.before.round_trips,
             )
-            for row in rows
+            for row, end in zip([*self.rows, whole], [*ends, ends[-1]], strict=True)
+        ]
+
+    def print(self) -> None:
+        """The table, with a last row for the whole run."""
+        cells = [
+            (row.name, duration(row.seconds), row.rate, amount(sent, "B"), amount(received, "B"), str(round_trips))
+            for row, sent, received, round_trips in self.costs()
         ]
         table(COLUMNS, cells, right=COLUMNS[1:])
         CONSOLE.print(f"Kernels: time and rate of the fastest of {REPEATS} runs, each submitted and waited for.", style="dim")
 
-    def _total(self) -> Row:
-        counts = self._counts()
-        return Row(
-            "everything, NumPy too", perf_counter() - self._begin, "", counts.bytes_sent, counts.bytes_received, counts.round_trips
-        )
-
     def _counts(self) -> LinkStatistics:
         return EMPTY if self.device is None else self.device.link_statistics()
-
-    def _add(self, name: str, seconds: float, rate: str, before: LinkStatistics) -> None:
-        now = self._counts()
-        sent, received = now.bytes_sent - before.bytes_sent, now.bytes_received - before.bytes_received
-        self.rows.append(Row(name, seconds, rate, sent, received, now.round_trips - before.round_trips))
 
 
 @contextmanager

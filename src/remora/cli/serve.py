@@ -103,10 +103,14 @@ def run(args: argparse.Namespace) -> int:
 
     with waiting("opening the devices"):
         server.start()
+    signal.set_wakeup_fd(server.wake_fd, warn_on_full_buffer=False)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, stop)
     announce(server)
-    server.serve()
+    try:
+        server.serve()
+    finally:
+        signal.set_wakeup_fd(-1)
     return 0
 
 

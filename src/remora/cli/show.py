@@ -25,7 +25,7 @@ _STEPS = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 #: What may be wrong, by class; the first that fits. Errors that are not here say it themselves.
 HINTS: tuple[tuple[type[Error], str], ...] = (
-    (PeerError, "both sides need the same version of remora; compare `remora --version` on both machines"),
+    (PeerError, "is it a remora server? If so, both sides need the same version: compare `remora --version` on both machines"),
     (BrokenError, "is a server running there? Start one on that machine with `remora serve`, and see that no firewall is between"),
     (
         DeadlineError,

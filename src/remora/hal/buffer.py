@@ -18,7 +18,10 @@ __all__ = ["Access", "Buffer", "BufferView", "Mapping", "check_range"]
 
 
 class Access(IntFlag):
-    """How a binding or a mapping touches memory."""
+    """How a binding or a mapping touches memory.
+
+    Example: `with buffer.map(Access.WRITE | Access.DISCARD) as mapping: mapping.view[:] = data`.
+    """
 
     READ = 1
     WRITE = 2
@@ -28,7 +31,10 @@ class Access(IntFlag):
 
 
 class BufferView:
-    """`size` bytes from `offset` in a buffer; usable wherever a buffer is. Made by `buffer.view(offset, size)`."""
+    """`size` bytes from `offset` in a buffer; usable wherever a buffer is. Made by `buffer.view(offset, size)`.
+
+    Example: `queue.fill(buffer.view(0, 64), b"x")` fills the first 64 bytes.
+    """
 
     __slots__ = ("buffer", "offset", "size")
 

@@ -38,7 +38,10 @@ class Heap:
 
 @dataclass(frozen=True, slots=True)
 class DeviceInfo:
-    """The immutable facts of a device: they travel in the catalog, so asking for them costs no round trip."""
+    """The immutable facts of a device: they travel in the catalog, so asking for them costs no round trip.
+
+    Example: `print(device.info.driver, device.info.heaps[0].size)`.
+    """
 
     name: str
     """For people, such as the processor's model name."""

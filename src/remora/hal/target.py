@@ -18,7 +18,10 @@ __all__ = ["Target", "choose_target", "parse_target"]
 
 
 class Target(NamedTuple):
-    """(family, key): ("cpu", "x86_64-v3"), ("cuda", "sm_90"), ("vulkan", "spirv1.3+bda"). Written `cpu:x86_64-v3`."""
+    """(family, key): ("cpu", "x86_64-v3"), ("cuda", "sm_90"), ("vulkan", "spirv1.3+bda"). Written `cpu:x86_64-v3`.
+
+    Example: `Target("cpu", "x86_64-v3") in device.targets`.
+    """
 
     family: str
     key: str
