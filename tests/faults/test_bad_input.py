@@ -218,6 +218,37 @@ def test_h06_truncated_frames_in_a_live_session(server):
     assert session.failure is None
 
 
+@pytest.mark.parametrize("shared", [False, True], ids=["process", "thread"])
+def test_h06_a_slot_is_free_when_its_client_leaves_before_the_lanes_are_joined(serve, works, until, shared):
+    server = serve(max_sessions=1, shared=shared)
+    with raw(server) as sock:
+        sock.sendall(encode_bootstrap(Hello(client="vanishing")))
+        assert sock.recv(4096)
+        with pytest.raises(remora.BusyError, match="sessions"):
+            remora.open(server.uri)
+    server.wait_for("session 1 ended")
+    works(server.uri)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shared", [False, True], ids=["process", "thread"])
+def test_h06_a_client_that_never_joins_its_lanes_is_told_and_loses_its_slot(serve, works, shared):
+    server = serve(max_sessions=1, shared=shared)
+    with raw(server) as sock:
+        sock.sendall(encode_bootstrap(Hello(client="silent")))
+        assert b"did not join its lanes within 10 s" in read_all(sock)
+    server.wait_for("session 1 ended: the client did not join")
+    works(server.uri)
+
+
+@pytest.mark.slow
+def test_h06_a_connection_that_never_greets_is_refused(serve, works):
+    server = serve(max_sessions=1)
+    with raw(server) as sock:
+        works(server.uri)
+        assert b"no HELLO within 10 s" in read_all(sock)
+
+
 # -- what a program gets wrong ----------------------------------------------------------------------------------------------------
 
 

@@ -2,6 +2,7 @@
 
 import os
 import signal
+from pathlib import Path
 
 import pytest
 
@@ -77,3 +78,44 @@ def test_h26_every_session_may_crash_one_after_the_other(serve, works):
             start(device, "crash_segv").wait(SOON)
         server.wait_for(f"session {round_} died of SIGSEGV")
     works(server.uri)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_h26_a_server_that_is_told_to_stop_does_not_wait_for_an_endless_kernel(serve, gone, scheme, number):
+    server = serve(scheme)
+    with remora.open(server.uri) as device:
+        pid = server.session_of(1)
+        running = start(device, "spin")
+        with pytest.raises(remora.DeadlineError):
+            running.wait(0.05)
+        server.signal(number)
+        with pytest.raises(remora.BrokenError, match="the server is stopping") as caught:
+            running.wait(SOON)
+        assert server.address in str(caught.value)
+        assert server.wait(SOON) == 0
+        gone(pid)
+
+
+def test_h06_the_server_keeps_no_descriptor_and_no_process_of_a_session_that_ended(serve, until):
+    """Whatever way they end: closed, crashed, killed, told to go."""
+    server = serve(max_sessions=4)
+    place = Path(f"/proc/{server.pid}/fd")
+
+    def one_of_each(first):
+        with remora.open(server.uri) as device:
+            device.upload(b"x" * 100_000).close()
+        with remora.open(server.uri) as device, pytest.raises(remora.DeviceLostError):
+            start(device, "crash_segv").wait(SOON)
+        with remora.open(server.uri) as device, pytest.raises(remora.DeviceLostError):
+            held = device.queue.barrier(wait=device.semaphore().at(1))
+            os.kill(server.session_of(first + 2), signal.SIGKILL)
+            held.wait(SOON)
+        for number in range(first, first + 3):
+            server.wait_for(f"session {number} ")
+        server.wait_for_sessions(0)
+
+    one_of_each(1)
+    before = len(list(place.iterdir()))
+    for first in (4, 7, 10):
+        one_of_each(first)
+    until(lambda: len(list(place.iterdir())) == before, lambda: f"{before} descriptors became {len(list(place.iterdir()))}")

@@ -104,7 +104,7 @@ def test_h05_an_idle_client_learns_of_it_at_the_next_call(serve, until, scheme, 
     server = serve(scheme)
     with remora.open(server.uri) as device:
         os.kill(server.pid if victim == "server" else server.session_of(1), signal.SIGKILL)
-        until(lambda: device.queue.timeline.failure is not None, timeout=1.5)
+        until(lambda: device.queue.timeline.failure is not None, timeout=5)
         with pytest.raises((remora.BrokenError, remora.DeviceLostError)) as caught:
             device.allocate(16)
         assert server.address in str(caught.value)

@@ -128,7 +128,7 @@ def test_h08_a_stopped_client_loses_its_session_within_the_deadline(serve, clien
     begin = monotonic()
     gone(pid)
     assert monotonic() - begin < DEADLINE + SLACK
-    server.wait_for("session 1 ended")
+    assert "no sign of life for 1 s" in server.wait_for("session 1 ended")
     works(server.uri)
     os.kill(program.pid, signal.SIGCONT)
     program.lines.wait_for("ended BrokenError")

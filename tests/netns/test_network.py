@@ -29,7 +29,7 @@ def test_h40_check_says_what_is_wrong_when_the_network_is_cut(cable):
         assert "Traceback" not in output
 
 
-@pytest.mark.parametrize("how", ["link", "cable", "drop"])
+@pytest.mark.parametrize("how", ["link", pytest.param("cable", marks=pytest.mark.slow), "drop"])
 @pytest.mark.parametrize("doing", ["idle", "wait", "compute", "upload", "download"])
 def test_h08_a_pulled_cable_is_noticed_within_the_deadline_on_both_sides(cable, how, doing):
     with cable.serve(max_sessions=1, keepalive=0.2, deadline=DEADLINE) as server:
