@@ -90,7 +90,8 @@ class Kernel:
         self.constant_bytes = self._pack.size
         names = [rule.name for rule in info.constants]
         self._extents = tuple(
-            (rule.bytes, names.index(rule.constant) if rule.constant else -1, rule.scale, rule.alignment) for rule in info.bindings
+            (index, rule.bytes, names.index(rule.constant) if rule.constant else -1, rule.scale, rule.alignment)
+            for index, rule in enumerate(info.bindings)
         )
 
     def __repr__(self) -> str:
@@ -128,13 +129,14 @@ class Kernel:
         if len(bindings) != len(extents):
             wanted = ", ".join(rule.name for rule in self.info.bindings) or "none"
             raise UsageError(f"{self.name} takes {len(extents)} bindings ({wanted}), got {len(bindings)}")
-        for index, (binding, (fixed, constant, scale, alignment)) in enumerate(zip(bindings, extents, strict=True)):
+        values = self._pack.unpack(constants)
+        for binding, (index, fixed, constant, scale, alignment) in zip(bindings, extents, strict=True):
             owner = binding.buffer
             if owner.device is not device:
                 raise UsageError(f"{self.name}: binding {index} belongs to another device; copy it through host memory")
             if owner._closed:
                 owner._check_open()
-            size = fixed if constant < 0 else fixed + scale * self._pack.unpack(constants)[constant]
+            size = fixed if constant < 0 else fixed + scale * values[constant]
             if binding.size < size:
                 raise UsageError(
                     f"{self.name}: binding {index} ({self.info.bindings[index].name}) needs {size} bytes, got {binding.size}",

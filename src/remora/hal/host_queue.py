@@ -76,16 +76,15 @@ class HostQueue(Queue):
             if self._closing:
                 raise self._closed_error()
             self._submitted = value = self._submitted + 1
-            operation = _Operation(work, args, wait, signal, value)
             if self._runner is not _Runner.IDLE or cost_ns >= INLINE_NS or (wait and not _reached(wait)):
-                self._pending.append(operation)
+                self._pending.append(_Operation(work, args, wait, signal, value))
                 if self._runner is _Runner.IDLE:
                     self._hand_over()
                 return Timepoint(timeline, value)
             self._runner = _Runner.INLINE
             self._inline = threading.get_ident()
         try:
-            self._execute(operation)
+            self._execute(work, args, signal, value)
         finally:
             self._leave()
         return Timepoint(timeline, value)
@@ -111,7 +110,7 @@ class HostQueue(Queue):
     def _work(self) -> None:
         while (operation := self._next()) is not None:
             if self._wait_for(operation):
-                self._execute(operation)
+                self._execute(operation.work, operation.args, operation.signal, operation.value)
             operation = None  # it holds memory, which must go back while this thread sleeps
 
     def _next(self) -> _Operation | None:
@@ -135,7 +134,7 @@ class HostQueue(Queue):
                 point.on_done(self._stir.set)
             while semaphore._value < point.value:
                 if semaphore._failure is not None:
-                    self._fail(semaphore._failure, operation)
+                    self._fail(semaphore._failure, operation.signal, operation.value)
                     return False
                 if self._closing:
                     with self._lock:
@@ -145,28 +144,28 @@ class HostQueue(Queue):
                 self._stir.clear()
         return True
 
-    def _execute(self, operation: _Operation) -> None:
+    def _execute(self, work: Callable[..., None], args: tuple[Any, ...], signal: tuple[Timepoint, ...], value: int) -> None:
         try:
-            operation.work(*operation.args)
+            work(*args)
         except Error as error:
-            self._fail(error, operation)
+            self._fail(error, signal, value)
         except BaseException as error:
             failure = DeviceError(f"{type(error).__name__}: {error}")
             failure.__cause__ = error
-            self._fail(failure, operation)
+            self._fail(failure, signal, value)
             if not isinstance(error, Exception):  # an interrupt of the submitting thread goes on its way
                 raise
         else:
-            if operation.signal:
-                signal_all(operation.signal)
-            self.timeline._reach(operation.value)
+            if signal:
+                signal_all(signal)
+            self.timeline._reach(value)
 
-    def _fail(self, error: Error, operation: _Operation) -> None:
+    def _fail(self, error: Error, signal: tuple[Timepoint, ...], value: int) -> None:
         """End the queue: this operation and everything behind it fail with the first cause."""
         if not error.origin:
-            error.origin = f"{self.device.uri} queue {self.ordinal}, operation {operation.value}"
+            error.origin = f"{self.device.uri} queue {self.ordinal}, operation {value}"
         self.timeline.fail(error)
-        fail_all(operation.signal, error)
+        fail_all(signal, error)
         self._fail_pending(error)
 
     def _fail_pending(self, error: Error) -> None:

@@ -60,7 +60,9 @@ class Queue(ABC):
             raise UsageError(f"{kernel.name} was loaded on another device; load the bundle on this one")
         packed = kernel.pack(constants)
         kernel.check(grid, bindings, packed)
-        return self._dispatch(kernel, grid, bindings, packed, timepoints(wait), timepoints(signal))
+        if wait is not _NONE or signal is not _NONE:
+            wait, signal = timepoints(wait), timepoints(signal)
+        return self._dispatch(kernel, grid, bindings, packed, wait, signal)
 
     @final
     def fill(
