@@ -17,7 +17,7 @@ from time import monotonic
 from typing import Protocol
 
 from remora.carriers.carrier import Carrier
-from remora.errors import BrokenError, Error, PeerError
+from remora.errors import Error, PeerError
 from remora.link.bulk import BulkLane
 from remora.session.events import Event, Failed
 from remora.session.session import Session
@@ -72,6 +72,7 @@ class Link:
         self._chores: list[Callable[[float], float]] = []
         self._bulk_arrived = 0
         self._thread: threading.Thread | None = None
+        self._reader = 0  # the thread that is in `run`
 
     # -- sending --------------------------------------------------------------------------------------------------------------
 
@@ -144,13 +145,16 @@ class Link:
     def lane_broken(self, lane: Lane, error: Error) -> None:
         """A carrier failed, or the peer broke the protocol on it. The control lane may know better why a carrier did (H26)."""
         if lane is not Lane.CONTROL and not isinstance(error, PeerError) and not self.ended.is_set():
-            if threading.current_thread() is self._thread:
+            if threading.get_ident() == self._reader:
                 deadline = monotonic() + GRACE
                 while not self.ended.is_set() and (left := deadline - monotonic()) > 0:
                     self.receive(Lane.CONTROL, left)
             else:
                 self.ended.wait(GRACE)
-        self.fail(error if error.origin else BrokenError(error.message, code=error.code, origin=self.session.peer))
+        if not error.origin:
+            error = error.copy()
+            error.origin = self.session.peer
+        self.fail(error)
 
     def _bulk_broken(self, error: Error) -> None:
         self.lane_broken(Lane.BULK, error)
@@ -227,6 +231,7 @@ class Link:
 
     def run(self) -> None:
         """What the thread does; the server's session process runs it on its main thread."""
+        self._reader = threading.get_ident()
         poll = select.poll()
         registered: dict[int, int] = {}
         while not self.ended.is_set():

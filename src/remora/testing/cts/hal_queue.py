@@ -178,16 +178,14 @@ class TestOrder:
     def test_h12_more_operations_than_any_window(self, device: Device) -> None:
         """Submission waits for room in a full window and loses nothing."""
         with device.upload(bytes(4)) as buffer:
-            for index in range(20_000):
-                last = device.queue.update(buffer, index.to_bytes(4, "little"))
-            last.wait(LONG)
+            points = [device.queue.update(buffer, index.to_bytes(4, "little")) for index in range(20_000)]
+            points[-1].wait(LONG)
             assert bytes(buffer.read(timeout=LONG)) == (19_999).to_bytes(4, "little")
 
     def test_h13_a_held_queue_takes_many_operations(self, device: Device) -> None:
         with device.upload(bytes(4)) as buffer:
             gate = hold(device.queue)
-            for index in range(6_000):
-                last = device.queue.update(buffer, index.to_bytes(4, "little"))
+            points = [device.queue.update(buffer, index.to_bytes(4, "little")) for index in range(6_000)]
             gate.semaphore.signal(1)
-            last.wait(LONG)
+            points[-1].wait(LONG)
             assert bytes(buffer.read(timeout=LONG)) == (5_999).to_bytes(4, "little")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
@@ -62,7 +63,7 @@ class TestHostWaits:
 
     def test_h11_a_wait_may_begin_before_the_signal(self, device: Device) -> None:
         semaphore = device.semaphore()
-        waiting = [background(lambda value=value: semaphore.wait(value, LONG)) for value in (1, 2, 3)]  # type: ignore[misc]
+        waiting = [background(partial(semaphore.wait, value, LONG)) for value in (1, 2, 3)]
         semaphore.signal(2)
         waiting[0].result(LONG)
         waiting[1].result(LONG)
@@ -102,7 +103,7 @@ class TestHostWaits:
     def test_h11_many_threads_wait_for_one_queue(self, device: Device) -> None:
         gate = hold(device.queue)
         points = [device.queue.barrier() for _ in range(16)]
-        waiting = [background(lambda point=point: point.wait(LONG)) for point in points for _ in range(2)]  # type: ignore[misc]
+        waiting = [background(partial(point.wait, LONG)) for point in points for _ in range(2)]
         gate.semaphore.signal(1)
         for future in waiting:
             future.result(LONG)
@@ -205,8 +206,13 @@ class TestCallbacks:
         point = device.queue.barrier()
         calls: list[int] = []
         called = threading.Semaphore(0)
+
+        def call(number: int) -> None:
+            calls.append(number)
+            called.release()
+
         for number in range(20):
-            point.on_done(lambda number=number: (calls.append(number), called.release()))  # type: ignore[misc]
+            point.on_done(partial(call, number))
         assert calls == []
         gate.semaphore.signal(1)
         for _ in range(20):
@@ -240,6 +246,53 @@ class TestCallbacks:
         device.queue.barrier().on_done(submit)
         assert called.wait(LONG)
         points[0].wait(LONG)
+
+    def test_h27_what_a_callback_raises_breaks_nothing(self, device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+        """It goes to threading.excepthook, and the others are called."""
+        raised: list[str] = []
+        monkeypatch.setattr(threading, "excepthook", lambda args: raised.append(str(args.exc_value)))
+        gate = hold(device.queue)
+        point = device.queue.barrier()
+        called = threading.Event()
+
+        def fail() -> None:
+            raise ValueError("mine")
+
+        point.on_done(fail)
+        point.on_done(called.set)
+        gate.semaphore.signal(1)
+        assert called.wait(LONG)
+        device.queue.barrier().wait(LONG)
+        assert raised == ["mine"]
+
+    def test_h27_a_callback_may_close_the_device(self, device: Device) -> None:
+        gate = hold(device.queue)
+        late = device.queue.barrier()
+        closed = threading.Event()
+
+        def close() -> None:
+            device.close()
+            closed.set()
+
+        late.on_done(close)
+        gate.semaphore.signal(1)
+        assert closed.wait(LONG)
+        with pytest.raises(ClosedError):
+            device.queue.barrier()
+
+    def test_h27_a_callback_of_the_operation_itself_may_close_the_device(self, device: Device) -> None:
+        signal = device.semaphore()
+        closed = threading.Event()
+
+        def close() -> None:
+            device.close()
+            closed.set()
+
+        signal.at(1).on_done(close)
+        device.queue.barrier(signal=signal.at(1))
+        assert closed.wait(LONG)
+        with pytest.raises(ClosedError):
+            device.queue.barrier()
 
     def test_h27_closing_the_device_calls_what_is_left(self, device: Device) -> None:
         hold(device.queue)
