@@ -125,28 +125,39 @@ class Kernel:
 
     def check(self, grid: Grid, bindings: Sequence[Buffer | BufferView], constants: bytes) -> None:
         """Check a dispatch against the contract. Raises UsageError that names the binding and says what it needs."""
-        extents, device = self._extents, self.executable.device
-        if len(bindings) != len(extents):
-            wanted = ", ".join(rule.name for rule in self.info.bindings) or "none"
-            raise UsageError(f"{self.name} takes {len(extents)} bindings ({wanted}), got {len(bindings)}")
-        values = self._pack.unpack(constants)
-        for binding, (index, fixed, constant, scale, alignment) in zip(bindings, extents, strict=True):
+        self.check_shape(grid, len(bindings))
+        device, values = self.executable.device, self._pack.unpack(constants)
+        for binding, (index, fixed, constant, scale, alignment) in zip(bindings, self._extents, strict=True):
             owner = binding.buffer
-            if owner.device is not device:
-                raise UsageError(f"{self.name}: binding {index} belongs to another device; copy it through host memory")
-            if owner._closed:
-                owner._check_open()
             size = fixed if constant < 0 else fixed + scale * values[constant]
-            if binding.size < size:
-                raise UsageError(
-                    f"{self.name}: binding {index} ({self.info.bindings[index].name}) needs {size} bytes, got {binding.size}",
-                    code=Status.OUT_OF_RANGE,
-                )
-            if binding.offset % alignment:
-                raise UsageError(
-                    f"{self.name}: binding {index} must start at a multiple of {alignment} bytes, not {binding.offset}"
-                )
+            if owner.device is not device or owner._closed or binding.size < size or binding.offset % alignment:
+                self.check_binding(index, binding, size, alignment)
+
+    def check_shape(self, grid: Grid, bindings: int) -> None:
+        """Check what a dispatch has without looking into its bindings: their number, and the grid."""
+        if bindings != len(self._extents):
+            wanted = ", ".join(rule.name for rule in self.info.bindings) or "none"
+            raise UsageError(f"{self.name} takes {len(self._extents)} bindings ({wanted}), got {bindings}")
         self._check_grid(grid)
+
+    def binding_need(self, index: int, constants: bytes) -> tuple[int, int]:
+        """(bytes, alignment) that binding `index` must have under these packed constants."""
+        _, fixed, constant, scale, alignment = self._extents[index]
+        return (fixed if constant < 0 else fixed + scale * int(self._pack.unpack(constants)[constant])), alignment
+
+    def check_binding(self, index: int, binding: Buffer | BufferView, size: int, alignment: int) -> None:
+        """Check one binding against `binding_need`. Raises UsageError that says what it needs."""
+        owner = binding.buffer
+        if owner.device is not self.executable.device:
+            raise UsageError(f"{self.name}: binding {index} belongs to another device; copy it through host memory")
+        owner._check_open()
+        if binding.size < size:
+            name = self.info.bindings[index].name
+            raise UsageError(
+                f"{self.name}: binding {index} ({name}) needs {size} bytes, got {binding.size}", code=Status.OUT_OF_RANGE
+            )
+        if binding.offset % alignment:
+            raise UsageError(f"{self.name}: binding {index} must start at a multiple of {alignment} bytes, not {binding.offset}")
 
     def _check_grid(self, grid: Grid) -> None:
         fixed = self.info.grid.fixed
