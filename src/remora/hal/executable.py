@@ -150,7 +150,8 @@ class Kernel:
         owner = binding.buffer
         if owner.device is not self.executable.device:
             raise UsageError(f"{self.name}: binding {index} belongs to another device; copy it through host memory")
-        owner._check_open()
+        if owner._closed:
+            owner._check_open()
         if binding.size < size:
             name = self.info.bindings[index].name
             raise UsageError(
