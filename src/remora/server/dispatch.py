@@ -316,8 +316,13 @@ class Dispatcher:
 
     def _run_dispatch(self, axis: _Axis, epoch: int, body: Dispatch, wait: tuple[Timepoint, ...]) -> Timepoint:
         executable, kernel, grid, flat, constants = body
-        fields = iter(flat)
-        bindings = [self._view(*span) for span in zip(fields, fields, fields, strict=True)]
+        buffers, fields = self._buffers, iter(flat)
+        bindings: list[Buffer | BufferView] = []
+        for buffer, offset, length in zip(fields, fields, fields, strict=True):
+            found = buffers.get(buffer)
+            if found is None or offset or length != found.size:
+                found = self._view(buffer, offset, length)
+            bindings.append(found)
         return axis.queue.dispatch(self._kernel(executable, kernel), grid, bindings, constants, wait=wait)
 
     def _kernel(self, executable: int, ordinal: int) -> Kernel:

@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import mmap
 import threading
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from remora.base.ids import ResourceType
 from remora.carriers.carrier import Carrier
@@ -77,37 +76,48 @@ class SessionRunner:
             with dispatcher.lock:
                 with link.lock:
                     events = session.receive(Lane.QUEUE, lease.view)
-                self._guard(link.hand_on, events)
+                self._take(events)
                 lease.release()
                 dispatcher.report()
             link.flush(Lane.QUEUE)
             while link.unsent(Lane.QUEUE) > MAX_UNREAD and not link.ended.wait(0.01):
                 link.flush(Lane.QUEUE)
 
-    def _guard(self, run: Callable[..., None], *args: Any) -> None:
-        """A peer's mistake that shows only here ends the session like one that the codec sees; a bug does not hide."""
+    def _take(self, events: list[Event]) -> None:
+        """Events of the queue lane: commands, which are many, go straight to the dispatcher."""
+        command = self.dispatcher.command
         try:
-            run(*args)
-        except PeerError as error:
-            self.link.fail(error)
+            for event in events:
+                if type(event) is CommandReceived:
+                    command(event)
+                else:
+                    self.link.hand_on([event])
         except Exception as error:
-            failure = DeviceError(f"the server failed on a command: {type(error).__name__}: {error}")
-            failure.__cause__ = error
-            self.link.fail(failure)
-            raise
+            self._blame(error)
+
+    def _blame(self, error: Exception) -> None:
+        """A peer's mistake that shows only here ends the session like one that the codec sees; a bug does not hide."""
+        if isinstance(error, PeerError):
+            self.link.fail(error)
+            return
+        failure = DeviceError(f"the server failed on a command: {type(error).__name__}: {error}")
+        failure.__cause__ = error
+        self.link.fail(failure)
+        raise error
 
     # -- events ---------------------------------------------------------------------------------------------------------------
 
     def on_event(self, event: Event) -> None:
         """See `link.Handler`."""
-        if type(event) is CommandReceived:
-            self.dispatcher.command(event)
-        elif type(event) is AllocateReceived:
+        if type(event) is AllocateReceived:
             self.dispatcher.allocate(event)
         elif type(event) is ReleaseReceived:
             self.dispatcher.release(event)
         elif type(event) is RequestReceived:
-            self._guard(self._load, event.id, event.body)
+            try:
+                self._load(event.id, event.body)
+            except Exception as error:
+                self._blame(error)
 
     def on_failed(self, error: Error) -> None:
         """See `link.Handler`."""

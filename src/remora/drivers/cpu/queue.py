@@ -69,7 +69,8 @@ class CpuQueue(HostQueue):
         numbers: list[int] = []
         sizes: list[int] = []
         for binding in bindings:
-            block = block_of(binding)
+            owner: CpuBuffer = binding.buffer  # type: ignore[assignment]  # the queue has checked that it is
+            block = owner._block or owner.block
             blocks.append(block)
             numbers.append(block.address + binding.offset)
             sizes.append(binding.size)
