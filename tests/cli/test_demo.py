@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import re
 import subprocess
 import sys
 
@@ -28,6 +29,23 @@ def test_the_demo_verifies_and_says_what_it_cost(remora_command):
     pid = int(server.split()[2].rstrip(","))
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
+
+
+def test_on_a_terminal_bars_show_the_transfers():
+    ours, theirs = os.openpty()
+    command = [sys.executable, "-m", "remora.cli", "demo", "--elements", "64Ki"]
+    with subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env={**os.environ, "TERM": "xterm"}) as process:
+        os.close(theirs)
+        shown = b""
+        with contextlib.suppress(OSError):  # the end of a terminal is an error
+            while piece := os.read(ours, 65536):
+                shown += piece
+    os.close(ours)
+    assert process.returncode == 0
+    text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown.decode())  # without colours and movements of the cursor
+    assert re.search(r"upload a, b .*\u2501.*/262.1 kB", text)
+    assert re.search(r"download mix .*\u2501.*/262.1 kB", text)
+    assert "PASS" in text
 
 
 @pytest.mark.slow

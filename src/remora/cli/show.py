@@ -67,7 +67,7 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[str]], right: Sequence
 
 def waiting(what: str) -> AbstractContextManager[Any]:
     """A sign of life on a terminal while something is waited for; nothing in a pipe."""
-    return CONSOLE.status(what) if CONSOLE.is_terminal else nullcontext()
+    return CONSOLE.status(Text(what)) if CONSOLE.is_terminal else nullcontext()
 
 
 def hint_for(error: Error) -> str:
