@@ -147,3 +147,30 @@ def test_h08_a_killed_client_frees_slot_process_and_memory(serve, client, works,
     assert monotonic() - begin < 3
     server.wait_for("session 1 ended")
     works(server.uri)
+
+
+#: Reads again and again, and idles in between for longer than its keepalive interval.
+READER = """
+import sys, threading
+import remora
+
+pause = threading.Event()
+with remora.open(sys.argv[1]) as device:
+    buffer = device.upload(b"x" * 1000)
+    while True:
+        print("read", len(buffer.read(timeout=20)), flush=True)
+        pause.wait(0.3)
+"""
+
+
+def test_h08_a_client_that_was_stopped_itself_does_not_blame_the_server(serve, client, stop, until, scheme):
+    """It goes on after more than its own deadline: the server's answer lies there, and is read before the clock is."""
+    server = serve(scheme)
+    program = client(READER, f"{server.uri}?keepalive=0.2&deadline=0.6")
+    program.lines.wait_for("read", 2)
+    stop(program.pid)
+    begin = monotonic()
+    until(lambda: monotonic() > begin + 1.5)
+    count = len(program.lines.seen)
+    os.kill(program.pid, signal.SIGCONT)
+    program.lines.wait_for("read 1000", count + 4)
