@@ -240,13 +240,18 @@ class RemoteQueue(Queue):
     def _send_held(self, held: _Held) -> bool:
         """Whether the operation has gone. Raises why it never will. The lock is held."""
         waits = self._frontier(held.wait)
-        if waits is not None:
-            return self._send(held.op, held.encode(), waits, held.signal, held.record)
-        for point in held.wait:
-            failure = point.semaphore._failure
-            if failure is not None and point.semaphore._value < point.value:
-                raise failure.copy()
-        return False
+        if waits is None:
+            for point in held.wait:
+                failure = point.semaphore._failure
+                if failure is not None and point.semaphore._value < point.value:
+                    raise failure.copy()
+            return False
+        stalled = self.device.host.stalled
+        stalled.add(self)  # before it is tried, so that room which comes meanwhile is not missed
+        sent = self._send(held.op, held.encode(), waits, held.signal, held.record)
+        if sent:
+            stalled.discard(self)
+        return sent
 
     # -- answers --------------------------------------------------------------------------------------------------------------
 
