@@ -61,6 +61,8 @@ class RemoteHost:
         self.names: dict[int, RemoteBuffer] = {}
         self._results: dict[tuple[int, int], memoryview] = {}
         self._calls: dict[int, _Call] = {}
+        self.stalled: set[RemoteQueue] = set()
+        """Queues whose held operations could go if the window and the outbox had room; any progress may make some."""
         self._garbage: deque[int] = deque()
         self._transfers = 1
         axes = [axis for axis, _ in accepted.axes]
@@ -188,8 +190,9 @@ class RemoteHost:
                 queue.fail(failure)
                 return
             queue.advanced(epoch)
-            if queue.holding:
-                queue.drain()
+            if self.stalled:
+                for stalled in tuple(self.stalled):
+                    stalled.drain()
             return
         match event:
             case Named(provisional, canonical):
