@@ -9,7 +9,6 @@
 `open` gives a device, `connect` a host with all of its devices. Errors are in one tree under `Error`.
 """
 
-from remora.hal.access import Host, connect, open  # noqa: A004  (remora.open is meant to read like the builtin)
 from remora.base.snapshot import DeviceStatistics, LinkStatistics
 from remora.errors import (
     BrokenError,
@@ -25,11 +24,15 @@ from remora.errors import (
     UnsupportedError,
     UsageError,
 )
+from remora.hal.access import Host, connect, open  # noqa: A004  (remora.open is meant to read like the builtin)
 from remora.hal.buffer import Access, Buffer, BufferView, Mapping
 from remora.hal.bundle import Bundle
+from remora.hal.command_buffer import CommandBuffer
 from remora.hal.device import Device, DeviceInfo
+from remora.hal.event import Event
 from remora.hal.executable import Executable, Kernel
 from remora.hal.queue import Queue
+from remora.hal.records import Patch, Slot
 from remora.hal.semaphore import Semaphore, Timepoint
 from remora.hal.target import Target
 
@@ -41,6 +44,7 @@ __all__ = [
     "Bundle",
     "BusyError",
     "ClosedError",
+    "CommandBuffer",
     "DeadlineError",
     "Device",
     "DeviceError",
@@ -48,6 +52,7 @@ __all__ = [
     "DeviceLostError",
     "DeviceStatistics",
     "Error",
+    "Event",
     "Executable",
     "Host",
     "Kernel",
@@ -55,9 +60,11 @@ __all__ = [
     "Mapping",
     "NotFoundError",
     "OutOfMemoryError",
+    "Patch",
     "PeerError",
     "Queue",
     "Semaphore",
+    "Slot",
     "Target",
     "Timepoint",
     "UnsupportedError",

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any, final
 from weakref import WeakSet
 
 from remora.errors import ClosedError, Error, OutOfMemoryError, UsageError
+from remora.hal.command_buffer import CommandBuffer
 from remora.hal.dlpack import host_bytes
+from remora.hal.event import Event
 from remora.hal.semaphore import Semaphore
 
 if TYPE_CHECKING:
@@ -140,6 +142,18 @@ class Device(ABC):
             self._semaphores.add(semaphore)
         return semaphore
 
+    @final
+    def command_buffer(self, slots: int = 0, *, one_shot: bool = False, label: str = "") -> CommandBuffer:
+        """A new recording with a binding table of `slots` entries; `label` names it in traces. See `CommandBuffer`."""
+        self._check_open()
+        return CommandBuffer(self, slots, one_shot=one_shot, label=label)
+
+    @final
+    def event(self) -> Event:
+        """A new event, clear, for recordings and the host to set and wait for (H21)."""
+        self._check_open()
+        return self._event()
+
     @abstractmethod
     def statistics(self) -> DeviceStatistics:
         """What the device holds and has done, as a frozen value."""
@@ -161,6 +175,18 @@ class Device(ABC):
     def _semaphore(self, initial: int) -> Semaphore:
         """Driver: a semaphore of its own kind, where it has one."""
         return Semaphore(initial)
+
+    def _event(self) -> Event:
+        """Driver: an event of its own kind, where it has one."""
+        return Event(self, self.semaphore())
+
+    def _prepare(self, commands: CommandBuffer) -> None:
+        """Driver: a recording is sealed. What it makes of it goes into `commands.prepared`; raising refuses the recording."""
+        commands.prepared = None
+
+    def _discard(self, commands: CommandBuffer) -> None:
+        """Driver: a sealed command buffer is closed; executions may still be in flight."""
+        commands.prepared = None
 
     def _fail_semaphores(self, error: Error) -> None:
         """Driver: the device has ended; `_closed` is set, or nothing can be signalled any more."""

@@ -179,6 +179,9 @@ class Executable(Mapping[str, Kernel]):
     Example: `kernels = device.load(bundle); add = kernels["add"]`.
     """
 
+    closed = False
+    """Whether `close()` was called."""
+
     def __init__(self, device: Device, target: Target, infos: Sequence[KernelInfo]) -> None:
         self.device = device
         self.target = target

@@ -84,7 +84,7 @@ class HostQueue(Queue):
             self._runner = _Runner.INLINE
             self._inline = threading.get_ident()
         try:
-            self._execute(work, args, signal, value)
+            self._perform(work, args, signal, value)
         finally:
             self._leave()
         return Timepoint(timeline, value)
@@ -110,7 +110,7 @@ class HostQueue(Queue):
     def _work(self) -> None:
         while (operation := self._next()) is not None:
             if self._wait_for(operation):
-                self._execute(operation.work, operation.args, operation.signal, operation.value)
+                self._perform(operation.work, operation.args, operation.signal, operation.value)
             operation = None  # it holds memory, which must go back while this thread sleeps
 
     def _next(self) -> _Operation | None:
@@ -144,7 +144,7 @@ class HostQueue(Queue):
                 self._stir.clear()
         return True
 
-    def _execute(self, work: Callable[..., None], args: tuple[Any, ...], signal: tuple[Timepoint, ...], value: int) -> None:
+    def _perform(self, work: Callable[..., None], args: tuple[Any, ...], signal: tuple[Timepoint, ...], value: int) -> None:
         try:
             work(*args)
         except Error as error:

@@ -9,17 +9,19 @@ When an operation fails the queue has failed: everything behind it ends with the
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias, final
 
-from remora.errors import Status, UsageError
+from remora.errors import Status, UnsupportedError, UsageError
 from remora.hal.buffer import Buffer, BufferView, check_range
 from remora.hal.dlpack import host_bytes
 from remora.hal.semaphore import Semaphore, Timepoint
 
 if TYPE_CHECKING:
+    from remora.hal.command_buffer import CommandBuffer
     from remora.hal.device import Device
     from remora.hal.executable import Constants, Grid, Kernel
+    from remora.hal.records import DispatchRecord, Patch
 
 __all__ = ["Bindings", "Queue", "Timepoints"]
 
@@ -133,6 +135,29 @@ class Queue(ABC):
         return self._copy(source, target, timepoints(wait), timepoints(signal))
 
     @final
+    def execute(
+        self,
+        commands: CommandBuffer,
+        table: Bindings = (),
+        patches: Mapping[int, Patch] | None = None,
+        *,
+        wait: Timepoints = _NONE,
+        signal: Timepoints = _NONE,
+    ) -> Timepoint:
+        """Run a sealed recording as one operation, its slots filled from `table`, dispatches changed by `patches` (H18).
+
+        `patches` are by the numbers that `commands.dispatch` returned. Everything is checked before anything runs. Raises
+        UsageError for a table or patch that does not fit, ClosedError when something that a record names was closed.
+        """
+        if commands.device is not self.device:
+            raise UsageError("the command buffer was recorded for another device; record it on this one")
+        entries = tuple(table)
+        patched = commands.check_execute(entries, patches or {})
+        wait, signal = timepoints(wait), timepoints(signal)
+        commands.take()
+        return self._execute(commands, entries, patched, wait, signal)
+
+    @final
     def barrier(self, *, wait: Timepoints = _NONE, signal: Timepoints = _NONE) -> Timepoint:
         """No work: the timepoint when everything before it on this queue, and `wait`, is done."""
         return self._barrier(timepoints(wait), timepoints(signal))
@@ -183,6 +208,17 @@ class Queue(ABC):
         wait: tuple[Timepoint, ...],
         signal: tuple[Timepoint, ...],
     ) -> Timepoint: ...
+
+    def _execute(
+        self,
+        commands: CommandBuffer,
+        table: tuple[Buffer | BufferView, ...],
+        patched: dict[int, DispatchRecord],
+        wait: tuple[Timepoint, ...],
+        signal: tuple[Timepoint, ...],
+    ) -> Timepoint:
+        """Driver: run `commands.records` in order, with those in `patched` in place of the recorded ones."""
+        raise UnsupportedError(f"{self.device.uri} does not execute command buffers; submit the operations one by one")
 
     @abstractmethod
     def _barrier(self, wait: tuple[Timepoint, ...], signal: tuple[Timepoint, ...]) -> Timepoint: ...

@@ -145,6 +145,7 @@ class CpuExecutable(Executable):
 
     def close(self) -> None:
         """Unload the code once everything submitted so far is done with it. Safe to repeat."""
+        self.closed = True
         for kernel in self._cpu_kernels:
             kernel.program = None
         self._programs.clear()
