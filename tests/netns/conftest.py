@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from tests.faults.processes import SOON, Program, Service
@@ -17,6 +18,13 @@ def run(*command):
     """Run a command; its output belongs to the error."""
     done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=SOON)
     assert done.returncode == 0, f"{' '.join(command)}: {done.stderr}"
+
+
+def sweep():
+    """Remove namespaces of test processes that were killed before they could."""
+    for entry in Path("/run/netns").glob("rm*x*"):
+        if not Path(f"/proc/{entry.name[2:].partition('x')[0]}").exists():
+            subprocess.run(["ip", "netns", "del", entry.name], check=False, capture_output=True, timeout=SOON)
 
 
 class Cable:
@@ -81,6 +89,7 @@ def cable():
         pytest.skip("needs iproute2 and iptables: apt-get install iproute2 iptables")
     if os.geteuid() != 0:
         pytest.skip("network namespaces need root: run as root, or deselect with -m 'not netns'")
+    sweep()
     cable = Cable()
     with contextlib.ExitStack() as stack:
         stack.callback(cable.unplug)
