@@ -11,16 +11,30 @@ from collections import deque
 from enum import Enum
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from remora.errors import ClosedError, DeviceError, Error
+from remora.errors import ClosedError, DeviceError, Error, UnsupportedError
 from remora.hal.queue import Queue
+from remora.hal.records import (
+    CopyRecord,
+    DispatchRecord,
+    EventAction,
+    EventRecord,
+    FillRecord,
+    LabelRecord,
+    Record,
+    UpdateRecord,
+    name_record,
+)
 from remora.hal.semaphore import Semaphore, Timepoint
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
+    from remora.hal.buffer import Buffer, BufferView
+    from remora.hal.command_buffer import CommandBuffer
     from remora.hal.device import Device
+    from remora.hal.event import Event
 
-__all__ = ["INLINE_NS", "HostQueue"]
+__all__ = ["INLINE_NS", "HostQueue", "Step"]
 
 #: An operation expected to take less than this (nanoseconds) runs on the submitting thread.
 INLINE_NS = 100_000
@@ -34,6 +48,14 @@ class _Runner(Enum):
     """The thread that submitted the operation."""
     WORKER = 2
     """The worker thread, until nothing is pending."""
+
+
+class Step(NamedTuple):
+    """One record made ready: call `work(*args)`, which is expected to take `cost_ns`."""
+
+    work: Callable[..., None]
+    args: tuple[Any, ...] = ()
+    cost_ns: float = 0
 
 
 class _Operation(NamedTuple):
@@ -129,20 +151,70 @@ class HostQueue(Queue):
     def _wait_for(self, operation: _Operation) -> bool:
         """Sleep until the operation's waits are settled; False when one failed or the queue closes (then it has failed)."""
         for point in operation.wait:
-            semaphore = point.semaphore
-            if semaphore._value < point.value:
-                point.on_done(self._stir.set)
-            while semaphore._value < point.value:
-                if semaphore._failure is not None:
-                    self._fail(semaphore._failure, operation.signal, operation.value)
-                    return False
-                if self._closing:
-                    with self._lock:
-                        self._pending.appendleft(operation)  # the closing thread fails what is pending
-                    return False
-                self._stir.wait()
-                self._stir.clear()
+            if not self._settle(point):
+                with self._lock:
+                    self._pending.appendleft(operation)  # the closing thread fails what is pending
+                return False
+            failure = point.semaphore._failure
+            if failure is not None and point.semaphore._value < point.value:
+                self._fail(failure, operation.signal, operation.value)
+                return False
         return True
+
+    def _settle(self, point: Timepoint) -> bool:
+        """Worker: sleep until the point is reached or never will be; False when the queue closes first."""
+        semaphore = point.semaphore
+        if semaphore._value < point.value:
+            point.on_done(self._stir.set)
+        while semaphore._value < point.value and semaphore._failure is None:
+            if self._closing:
+                return False
+            self._stir.wait()
+            self._stir.clear()
+        return True
+
+    # -- command buffers: one operation that runs a recording's records ---------------------------------------------------------
+
+    def _execute(
+        self,
+        commands: CommandBuffer,
+        table: tuple[Buffer | BufferView, ...],
+        patched: dict[int, DispatchRecord],
+        wait: tuple[Timepoint, ...],
+        signal: tuple[Timepoint, ...],
+    ) -> Timepoint:
+        records = commands.records
+        steps = {
+            number: self._event_step(record) if isinstance(record, EventRecord) else self._step(patched.get(number, record), table)
+            for number, record in enumerate(records)
+            if not isinstance(record, LabelRecord)
+        }
+        return self._submit(self._play, (records, steps), sum(step.cost_ns for step in steps.values()), wait, signal)
+
+    def _step(self, record: DispatchRecord | FillRecord | UpdateRecord | CopyRecord, table: Sequence[Buffer | BufferView]) -> Step:
+        """Driver: a record made ready, its slots resolved. What it returns keeps the memory and code alive that it uses."""
+        raise UnsupportedError(f"{self.device.uri} does not execute command buffers; submit the operations one by one")
+
+    def _event_step(self, record: EventRecord) -> Step:
+        event = record.event
+        if record.action is EventAction.WAIT:
+            return Step(self._await_event, (event,), INLINE_NS)  # it may be long: not for the submitting thread
+        return Step(event.signal if record.action is EventAction.SIGNAL else event.reset)
+
+    def _await_event(self, event: Event) -> None:
+        point = event._set_point()
+        if not self._settle(point):
+            raise self._closed_error()
+        point.semaphore._check(point.value)
+
+    def _play(self, records: Sequence[Record], steps: dict[int, Step]) -> None:
+        for number, step in steps.items():
+            try:
+                step.work(*step.args)
+            except Error as error:
+                raise name_record(error, records, number) from error.__cause__
+            except Exception as error:
+                raise name_record(DeviceError(f"{type(error).__name__}: {error}"), records, number) from error
 
     def _perform(self, work: Callable[..., None], args: tuple[Any, ...], signal: tuple[Timepoint, ...], value: int) -> None:
         try:

@@ -11,6 +11,7 @@ from remora.hal.buffer import Buffer, BufferView, check_range
 from remora.hal.executable import Constants, Grid, Kernel
 
 if TYPE_CHECKING:
+    from remora.errors import Error
     from remora.hal.event import Event
 
 __all__ = [
@@ -26,6 +27,7 @@ __all__ = [
     "Slot",
     "UpdateRecord",
     "label_path",
+    "name_record",
     "resolve",
 ]
 
@@ -133,3 +135,10 @@ def label_path(records: Sequence[Record], number: int) -> str:
             else:
                 path.pop()
     return "/".join(path)
+
+
+def name_record(error: Error, records: Sequence[Record], number: int) -> Error:
+    """The error of a record that failed, which from now on says where that is in the recording."""
+    path = label_path(records, number)
+    error.message = f"record {number}{f' ({path})' if path else ''}: {error.message}"
+    return error

@@ -141,11 +141,13 @@ class KernelRecord(Structure):
 
 
 class PoolLibrary(NamedTuple):
-    """The three functions of pool.c."""
+    """The functions of pool.c."""
 
     create: Callable[[int], int | None]
     destroy: Callable[[int], None]
     dispatch: Callable[[c_void_p], int]
+    relocate: Callable[[int, bytes, int, bytes], None]
+    play: Callable[[int, int, c_void_p], int]
 
 
 @cache
@@ -161,6 +163,8 @@ def load_pool() -> PoolLibrary:
         ctypes.CFUNCTYPE(c_void_p, c_uint32)(("remora_pool_create", library)),
         ctypes.CFUNCTYPE(None, c_void_p)(("remora_pool_destroy", library)),
         ctypes.CFUNCTYPE(c_int, c_void_p)(("remora_dispatch", library)),
+        ctypes.CFUNCTYPE(None, c_void_p, c_void_p, c_uint64, c_void_p)(("remora_relocate", library)),
+        ctypes.CFUNCTYPE(c_int, c_void_p, c_uint64, c_void_p)(("remora_play", library)),
     )
 
 
@@ -177,6 +181,8 @@ class Pool:
         self.threads = threads
         self.address = address
         self.dispatch = functions.dispatch
+        self.relocate = functions.relocate
+        self.play = functions.play
         self._destroy = functions.destroy
 
     def close(self) -> None:

@@ -11,9 +11,11 @@ from remora.base.snapshot import DeviceStatistics
 from remora.drivers.cpu import processor
 from remora.drivers.cpu._ffi import Environment, Pool
 from remora.drivers.cpu.buffer import CpuBuffer
+from remora.drivers.cpu.command_buffer import Recording
 from remora.drivers.cpu.executable import CpuExecutable
 from remora.drivers.cpu.memory import Memory
 from remora.drivers.cpu.queue import CpuQueue
+from remora.hal.command_buffer import CommandBuffer
 from remora.hal.device import Device, DeviceInfo, Heap
 from remora.hal.executable import KernelInfo
 from remora.hal.target import Target
@@ -61,3 +63,6 @@ class CpuDevice(Device):
 
     def _load(self, target: Target, artifact: Any, kernels: Sequence[KernelInfo]) -> CpuExecutable:
         return CpuExecutable(self, target, artifact, kernels)
+
+    def _prepare(self, commands: CommandBuffer) -> None:
+        commands.prepared = Recording(commands.records, commands.slots)

@@ -108,7 +108,7 @@ def query(library: ctypes.CDLL, environment: int) -> Library:
 class Program:
     """One loaded entry point: what `remora_dispatch` needs of it, and how a dispatch of it is packed."""
 
-    __slots__ = ("_code", "address", "name", "pack_into", "record")
+    __slots__ = ("_code", "address", "bindings_at", "call_bytes", "name", "pack_into", "record")
 
     def __init__(self, code: Code, record: KernelRecord, name: str, constants: int, bindings: int) -> None:
         self._code = code
@@ -116,7 +116,10 @@ class Program:
         self.address = addressof(record)
         self.name = name
         #: kernel, grid x y z, reserved, constants, binding pointers, binding lengths: remora_call_t of pool.c.
-        self.pack_into = struct.Struct(f"=Q4I{-(-constants // 2) * 8}s{2 * bindings}Q").pack_into
+        call = struct.Struct(f"=Q4I{-(-constants // 2) * 8}s{2 * bindings}Q")
+        self.pack_into = call.pack_into
+        self.call_bytes = call.size
+        self.bindings_at = call.size - 16 * bindings
 
 
 class CpuKernel(Kernel):

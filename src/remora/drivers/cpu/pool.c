@@ -1,4 +1,5 @@
-// The worker pool of the cpu driver: one call runs all workgroups of a dispatch over all cores, without Python.
+// The worker pool of the cpu driver: one call runs all workgroups of a dispatch over all cores, without Python; and one call runs all
+// operations of a recording.
 //
 // A dispatch is a job on its caller's stack, linked into the pool's list while workgroups are left. The caller works on its own job;
 // workers join any job in the list. Jobs of several callers run beside each other. The caller unlinks its job when nothing is
@@ -17,6 +18,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -55,6 +57,44 @@ typedef struct {
   uint32_t grid_z;
   uint32_t reserved;
 } remora_call_t;
+
+// One operation of a recording: this head, then its body; `bytes` counts both and is a multiple of 8. Packed by command_buffer.py.
+typedef struct {
+  uint32_t kind;
+  uint32_t bytes;
+  uint32_t record;  // its number in the recording, to name it when it fails
+  uint32_t reserved;
+} remora_operation_t;
+
+enum { DISPATCH_OPERATION = 0, FILL_OPERATION = 1, COPY_OPERATION = 2 };  // the first one's body is a remora_call_t
+
+typedef struct {
+  char* target;
+  uint64_t size;
+  uint32_t pattern;
+  uint32_t step;  // bytes of the pattern: 1, 2 or 4
+} remora_fill_t;
+
+typedef struct {
+  char* target;
+  const char* source;
+  uint64_t size;
+} remora_copy_t;
+
+// A place in a recording that the binding table fills in: the address of entry `slot` plus `offset` goes to byte `at`, and unless
+// `size_at` is 0, the size goes there: `size`, or the rest of the entry where `size` is negative.
+typedef struct {
+  uint64_t at;
+  uint64_t size_at;
+  uint64_t slot;
+  uint64_t offset;
+  int64_t size;
+} remora_relocation_t;
+
+typedef struct {
+  uint64_t address;
+  uint64_t size;
+} remora_entry_t;
 
 typedef struct job_t {
   struct job_t* next;
@@ -304,6 +344,54 @@ EXPORT int remora_dispatch(const remora_call_t* call) {
   const double elapsed_ns = (double)(now_ns() - start);
   if (result == 0) learn_cost(kernel, elapsed_ns, elapsed_ns * (job.joined + 1) / (double)job.total);
   return result;
+}
+
+static void run_fill(const remora_fill_t* fill) {
+  if (fill->step == 1) {
+    memset(fill->target, (int)(fill->pattern & 0xFF), fill->size);
+  } else if (fill->step == 2) {
+    const uint16_t pattern = (uint16_t)fill->pattern;
+    for (uint64_t i = 0; i + 2 <= fill->size; i += 2) memcpy(fill->target + i, &pattern, 2);
+  } else {
+    for (uint64_t i = 0; i + 4 <= fill->size; i += 4) memcpy(fill->target + i, &fill->pattern, 4);
+  }
+}
+
+// Fill the places of a recording in from the binding table.
+EXPORT void remora_relocate(char* stream, const remora_relocation_t* places, uint64_t count, const remora_entry_t* table) {
+  for (uint64_t i = 0; i < count; ++i) {
+    const remora_relocation_t* place = &places[i];
+    const remora_entry_t* entry = &table[place->slot];
+    const uint64_t address = entry->address + place->offset;
+    memcpy(stream + place->at, &address, sizeof(address));
+    if (place->size_at != 0) {
+      const uint64_t size = place->size < 0 ? entry->size - place->offset : (uint64_t)place->size;
+      memcpy(stream + place->size_at, &size, sizeof(size));
+    }
+  }
+}
+
+// Run the operations of a recording one after the other. Returns 0, or the result of the dispatch that failed, with its record.
+EXPORT int remora_play(const char* stream, uint64_t bytes, uint32_t* failed_record) {
+  const char* end = stream + bytes;
+  while (stream < end) {
+    const remora_operation_t* operation = (const remora_operation_t*)stream;
+    const void* body = operation + 1;
+    if (operation->kind == DISPATCH_OPERATION) {
+      const int result = remora_dispatch(body);
+      if (result != 0) {
+        *failed_record = operation->record;
+        return result;
+      }
+    } else if (operation->kind == FILL_OPERATION) {
+      run_fill(body);
+    } else {
+      const remora_copy_t* copy = body;
+      memcpy(copy->target, copy->source, copy->size);
+    }
+    stream += operation->bytes;
+  }
+  return 0;
 }
 
 // Workers take no signals, so that the program's handlers run on its own threads; faults stay with the thread that made them.

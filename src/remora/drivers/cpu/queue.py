@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
-from ctypes import addressof, c_void_p, create_string_buffer
+from ctypes import addressof, c_uint32, c_void_p, create_string_buffer
 from typing import TYPE_CHECKING, cast
 
 from remora.drivers.cpu._ffi import HostPin, copy_bytes, set_bytes
+from remora.drivers.cpu.command_buffer import MAX_WORKGROUPS, NS_PER_BYTE, Recording, Run, block_of
 from remora.drivers.cpu.executable import MAX_BINDINGS, MAX_CONSTANTS, Program
 from remora.errors import ClosedError, DeviceError, OutOfMemoryError, Status, UsageError
 from remora.hal.buffer import Buffer, BufferView
 from remora.hal.executable import Grid, Kernel
 from remora.hal.host_queue import INLINE_NS, HostQueue
+from remora.hal.records import DispatchRecord, EventRecord, name_record
 from remora.hal.semaphore import Timepoint
 
 if TYPE_CHECKING:
@@ -19,16 +22,14 @@ if TYPE_CHECKING:
     from remora.drivers.cpu.device import CpuDevice
     from remora.drivers.cpu.executable import CpuKernel
     from remora.drivers.cpu.memory import Block
+    from remora.hal.command_buffer import CommandBuffer
 
 __all__ = ["CpuQueue"]
 
-#: Expected cost of moving one byte, in nanoseconds: 5 GB/s.
-NS_PER_BYTE = 0.2
 #: Larger copies release the GIL; for smaller ones that costs more than it gives.
 HOLD_GIL_BYTES = 16 << 10
 #: Longer patterns than one byte are spread by copies of at most this much, which stay in the cache.
 FILL_BLOCK = 256 << 10
-MAX_WORKGROUPS = 1 << 62
 CALL_BYTES = 24 + MAX_CONSTANTS * 4 + MAX_BINDINGS * 16
 #: What pool.c returns when a workgroup's local memory could not be allocated.
 NO_LOCAL_MEMORY = -(1 << 31)
@@ -40,12 +41,15 @@ class CpuQueue(HostQueue):
     A kernel's first dispatch goes to the worker thread, because it may be long; afterwards its measured cost decides.
     """
 
-    __slots__ = ("_call", "_call_address", "_run_packed", "dispatches")
+    __slots__ = ("_call", "_call_address", "_failed", "_failed_address", "_pool", "_run_packed", "dispatches")
 
     def __init__(self, device: CpuDevice, ordinal: int) -> None:
         super().__init__(device, ordinal)
         self._call = create_string_buffer(CALL_BYTES)  # one operation of a queue runs at a time, so one packed call is enough
         self._call_address = c_void_p(addressof(self._call))
+        self._failed = c_uint32()  # the record that failed, for the same reason one is enough
+        self._failed_address = c_void_p(addressof(self._failed))
+        self._pool = device.pool
         self._run_packed = device.pool.dispatch
         self.dispatches = 0
 
@@ -112,14 +116,40 @@ class CpuQueue(HostQueue):
         args = (block_of(source), source.offset, block_of(target), target.offset, source.size)
         return self._submit(copy, args, source.size * NS_PER_BYTE, wait, signal)
 
+    def _execute(
+        self,
+        commands: CommandBuffer,
+        table: tuple[Buffer | BufferView, ...],
+        patched: dict[int, DispatchRecord],
+        wait: tuple[Timepoint, ...],
+        signal: tuple[Timepoint, ...],
+    ) -> Timepoint:
+        recording: Recording | None = commands.prepared
+        if recording is None:
+            raise ClosedError("the command buffer was closed meanwhile; record a new one")
+        cost_ns = recording.cost_ns(table, patched)
+        parts, blocks = recording.bind(self._pool.relocate, table, patched)
+        return self._submit(self._play_parts, (recording, parts, blocks), cost_ns, wait, signal)
+
+    def _play_parts(self, recording: Recording, parts: list[Run | tuple[int, EventRecord]], blocks: list[Block]) -> None:
+        for part in parts:
+            if isinstance(part, Run):
+                self._play_run(recording, part)
+            else:
+                self._play(recording.records, {part[0]: self._event_step(part[1])})
+
+    def _play_run(self, recording: Recording, run: Run) -> None:
+        code = self._pool.play(run.address, run.bytes, self._failed_address)
+        if not code:
+            self.dispatches += len(run.calls)
+            return
+        number = self._failed.value
+        self.dispatches += bisect_right(run.calls, number)
+        name = cast("DispatchRecord", recording.records[number]).kernel.name
+        raise name_record(kernel_error(name, code), recording.records, number)
+
     def _barrier(self, wait: tuple[Timepoint, ...], signal: tuple[Timepoint, ...]) -> Timepoint:
         return self._submit(nothing, (), 0, wait, signal)
-
-
-def block_of(buffer: Buffer | BufferView) -> Block:
-    """The memory behind a buffer or view. Raises ClosedError when another thread closed the buffer just now."""
-    owner = cast("CpuBuffer", buffer.buffer)
-    return owner._block or owner.block
 
 
 def kernel_error(name: str, code: int) -> DeviceError:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, cast
 from remora.errors import ClosedError
 from remora.hal.buffer import Buffer, BufferView
 from remora.hal.executable import Grid, Kernel
-from remora.hal.host_queue import HostQueue
+from remora.hal.host_queue import HostQueue, Step
+from remora.hal.records import CopyRecord, DispatchRecord, FillRecord, UpdateRecord, resolve
 from remora.hal.semaphore import Timepoint
 
 if TYPE_CHECKING:
@@ -77,6 +78,20 @@ class NullQueue(HostQueue):
     def _barrier(self, wait: tuple[Timepoint, ...], signal: tuple[Timepoint, ...]) -> Timepoint:
         return self._submit(nothing, (), 0, wait, signal)
 
+    def _step(self, record: DispatchRecord | FillRecord | UpdateRecord | CopyRecord, table: Sequence[Buffer | BufferView]) -> Step:
+        """One record of a command buffer. A driver whose device runs recordings overrides `_execute` instead."""
+        if isinstance(record, DispatchRecord):
+            return Step(self._run)
+        target = resolve(record.target, table)
+        if isinstance(record, FillRecord):
+            return Step(fill, (memory_of(target, target.offset, target.size), record.pattern), target.size * NS_PER_BYTE)
+        if isinstance(record, UpdateRecord):
+            size = len(record.data)
+            return Step(copy, (memory_of(target, target.offset, size), record.data), size * NS_PER_BYTE)
+        source, size = resolve(record.source, table), record.size
+        memories = memory_of(target, target.offset, size), memory_of(source, source.offset, size)
+        return Step(copy, memories, size * NS_PER_BYTE)
+
     def _run(self) -> None:
         self.dispatches += 1
 
@@ -91,7 +106,7 @@ def fill(memory: memoryview, pattern: bytes) -> None:
     memory[:] = pattern * (memory.nbytes // len(pattern))
 
 
-def copy(target: memoryview, source: memoryview) -> None:
+def copy(target: memoryview, source: memoryview | bytes) -> None:
     """Copy all of source over target, which has the same size."""
     target[:] = source
 
