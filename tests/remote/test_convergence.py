@@ -7,6 +7,7 @@ import threading
 from functools import partial
 
 import pytest
+from tests.remote.processes import go_on, stop
 
 import remora
 from remora import samples
@@ -74,7 +75,7 @@ def test_h05_a_killed_session_process(serve):
     with remora.open(server.uri) as device:
         device.queue.wait_idle(LONG)
         (pid,) = server.session_pids()
-        os.kill(pid, signal.SIGSTOP)
+        stop(pid)
         everything = Everything(device)
         os.kill(pid, signal.SIGKILL)
         causes = everything.end()
@@ -102,11 +103,11 @@ def test_h05_a_local_close(serve):
     with remora.open(server.uri) as device:
         device.queue.wait_idle(LONG)
         (pid,) = server.session_pids()
-        os.kill(pid, signal.SIGSTOP)
+        stop(pid)
         everything = Everything(device)
         device.close()
         causes = everything.end()
-        os.kill(pid, signal.SIGCONT)
+        go_on(pid)
         assert {kind for kind, _ in causes.values()} == {ClosedError}, causes
 
 

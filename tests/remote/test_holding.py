@@ -1,10 +1,9 @@
 """H13: operations that are held on the client go as soon as they can, whatever else is under way."""
 
-import os
-import signal
 from contextlib import contextmanager
 
 import pytest
+from tests.remote.processes import go_on, stop
 
 import remora
 from remora import samples
@@ -29,15 +28,15 @@ def stopped(server):
     """While it is entered the session's process does nothing."""
 
     @contextmanager
-    def stop():
+    def until_exit():
         (pid,) = server.session_pids()
-        os.kill(pid, signal.SIGSTOP)
+        stop(pid)
         try:
             yield
         finally:
-            os.kill(pid, signal.SIGCONT)
+            go_on(pid)
 
-    return stop
+    return until_exit
 
 
 def test_h13_a_held_operation_goes_when_the_window_has_room_again(device, stopped):
