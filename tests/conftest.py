@@ -11,6 +11,9 @@ from hypothesis import HealthCheck, settings
 settings.register_profile("remora", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("remora")
 
+# Failures inside the conformance suites are shown like those of any test. Before anything imports them.
+pytest.register_assert_rewrite("remora.testing.cts")
+
 SOURCE = Path(__file__).parents[1]
 COMPILERS = ("cc", "gcc", "clang")
 
