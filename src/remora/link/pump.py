@@ -20,6 +20,8 @@ __all__ = ["QueuePump"]
 
 #: How often, in seconds, the thread looks for answers that nobody waits for.
 LOOK = 0.05
+#: How long, in seconds, a full window waits for an answer before it looks whether the outbox has drained instead.
+ROOM = 0.25
 #: How long, in seconds, a frame may lie in the outbox while a burst of submissions goes on.
 LINGER = 0.0005
 #: Frames that are sent without waiting for more.
@@ -151,7 +153,7 @@ class QueuePump:
     def wait_for_room(self, deadline: float | None) -> bool:
         """The window is full: read answers until something moved. False when the deadline passed."""
         self.flush()
-        timeout = LOOK if deadline is None else min(LOOK, deadline - monotonic())
+        timeout = ROOM if deadline is None else min(ROOM, deadline - monotonic())
         if timeout <= 0:
             return False
         if self._lead.acquire(blocking=False):
