@@ -48,7 +48,8 @@ def find_carrier(scheme: str) -> CarrierModule:
 
 
 def _entry_point(scheme: str) -> str | None:
-    
+    from importlib.metadata import entry_points
+
     return next((entry.value for entry in entry_points(group=ENTRY_POINTS, name=scheme)), None)
 
 
