@@ -53,12 +53,6 @@ def _entry_point(scheme: str) -> str | None:
     return next((entry.value for entry in entry_points(group=ENTRY_POINTS, name=scheme)), None)
 
 
-def _entry_point(scheme: str) -> str | None:
-    from importlib.metadata import entry_points
-
-    return next((entry.value for entry in entry_points(group=ENTRY_POINTS, name=scheme)), None)
-
-
 def connect(uri: Uri | str, *, timeout: float = 30.0, keepalive: Keepalive = DEFAULT_KEEPALIVE) -> Carrier:
     """Connect to a listening peer within `timeout` seconds. The carrier is CREATED: activate it.
 
