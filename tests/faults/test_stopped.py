@@ -3,6 +3,7 @@
 import mmap
 import os
 import signal
+from pathlib import Path
 from time import monotonic
 
 import pytest
@@ -17,14 +18,21 @@ SLACK = 2.0
 QUERY = f"?keepalive=0.2&deadline={DEADLINE:g}"
 
 
+def is_stopped(pid):
+    """Whether every thread of the process has stopped."""
+    tasks = Path(f"/proc/{pid}/task").iterdir()
+    return all((task / "stat").read_text().rpartition(")")[2].split()[0] == "T" for task in tasks)
+
+
 @pytest.fixture
-def stop():
-    """stop(pid): stop a process; it goes on, or dies, at the end of the test."""
+def stop(until):
+    """stop(pid): stop a process, all of it; it goes on, or dies, at the end of the test."""
     stopped = []
 
     def run(pid):
         os.kill(pid, signal.SIGSTOP)
         stopped.append(pid)
+        until(lambda: is_stopped(pid))
 
     yield run
     for pid in stopped:
