@@ -115,6 +115,8 @@ class CommandBuffer:
         self._check_recording()
         if kernel.executable.device is not self.device:
             raise UsageError(f"{kernel.name} was loaded on another device; load the bundle on this one")
+        if kernel.executable.closed:
+            raise ClosedError(f"the executable of {kernel.name} was closed; load it again")
         packed = kernel.pack(constants)
         kernel.check_shape(grid, len(bindings))
         needs: list[tuple[Slot, int, int]] = []
