@@ -55,6 +55,7 @@ class Server:
         self._wake, self._bell = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         self._stopping = threading.Event()
         self._closed = False
+        self._closing = threading.RLock()  # a signal handler may call `stop` inside `close`
 
     @property
     def addresses(self) -> tuple[str, ...]:
@@ -104,15 +105,16 @@ class Server:
     def stop(self) -> None:
         """Let `serve` return. From any thread or signal handler."""
         self._stopping.set()
-        if not self._closed:
-            with suppress(BlockingIOError):
+        with self._closing, suppress(BlockingIOError):
+            if not self._closed:
                 os.write(self._bell, b"\0")
 
     def close(self) -> None:
         """Close what is open. Safe to repeat; while another thread is in `serve`, call `stop` and wait for it instead."""
-        if self._closed:
-            return
-        self._closed = True
+        with self._closing:
+            if self._closed:
+                return
+            self._closed = True
         for listener in self._listeners.values():
             listener.close()
         for greeting in self._greetings.values():
