@@ -16,7 +16,9 @@ from remora.wire import commands, queue
 from remora.wire.bootstrap import Hello, decode_bootstrap
 from remora.wire.bulk import decode_abort, decode_bulk
 from remora.wire.catalog import read_catalog
+from remora.wire.command_buffer import decode_stream, encode_stream
 from remora.wire.control import decode_control
+from remora.wire.execute import Announced, encode_payload, read_payload
 from remora.wire.frame import FrameSplitter
 from remora.wire.layout import MAX_QUEUE_FRAME, Reader
 from remora.wire.status import read_status
@@ -121,6 +123,21 @@ def session_target(role):
     return Target(run, [head + stream for head in lead for stream in streams])
 
 
+def same_records(data):
+    """Whatever is a recording is the one encoding of its records."""
+    assert encode_stream(decode_stream(memoryview(data))) == data
+
+
+def payload(data):
+    """What came over bulk for an EXECUTE, with every count of slots and patches that its size allows."""
+    for slots, patches in ((0, 1), (2, 2), (1, 0)):
+        size = max(0, len(data) - 24 * slots)
+        body = Announced(1, 1, slots, patches, size, 0)
+        if body.size == len(data):
+            whole = read_payload(body, memoryview(data))
+            assert encode_payload(*whole[1:]) == (data, size)
+
+
 def bulk_header(data):
     header = decode_bulk(data)
     assert 0 <= header.rest < 1 << 21
@@ -145,6 +162,9 @@ TARGETS = {
     "read": body_of(commands.READ, "command_read"),
     "upload": body_of(commands.UPLOAD, "command_upload"),
     "dispatch": body_of(commands.DISPATCH, "command_dispatch"),
+    "execute": body_of(commands.EXECUTE, "command_execute"),
+    "recording": Target(same_records, [frames.STREAM, frames.STREAM[:8], b""]),
+    "payload": Target(payload, [seed[56:] for seed in seeds("queue", start="command_execute") if len(seed) > 56]),
     "bulk-header": Target(bulk_header, seeds("bulk")),
     "abort": Target(lambda data: decode_abort(memoryview(data)) and None, [seed[24:] for seed in seeds("bulk", start="abort")]),
     "status": reader(read_status, "control"),

@@ -31,7 +31,7 @@ def test_h25_corpus(file):
 def test_every_operation_and_lane_is_reached():
     assert {"bootstrap", "control", "queue", "bulk", "session-client", "session-server"} <= set(TARGETS)
     assert all(target.seeds for target in TARGETS.values())
-    assert len(commands.DECODERS) == 8
+    assert len(commands.DECODERS) == 9
 
 
 def test_changes_can_be_repeated_and_change_something():

@@ -12,6 +12,7 @@ from remora.errors import Error, PeerError
 from remora.wire import bulk, commands, queue
 from remora.wire.bootstrap import decode_bootstrap, encode_bootstrap
 from remora.wire.control import decode_control, encode_control
+from remora.wire.execute import Announced, encode_announced, encode_execute
 from remora.wire.frame import FrameSplitter
 from remora.wire.layout import MAX_CONTROL_FRAME, MAX_QUEUE_FRAME
 
@@ -51,6 +52,7 @@ BODIES = {
     commands.READ: lambda body: commands.encode_range(*body),
     commands.UPLOAD: lambda body: commands.encode_transfer(*body),
     commands.DOWNLOAD: lambda body: commands.encode_transfer(*body),
+    commands.EXECUTE: lambda body: encode_announced(body) if isinstance(body, Announced) else encode_execute(*body),
     commands.DISPATCH: lambda body: commands.encode_dispatch(*body[:3], list(body.bindings), body.constants),
 }
 

@@ -5,9 +5,12 @@ from pathlib import Path
 from remora.base.ids import ResourceType, make_axis, make_id, make_provisional
 from remora.errors import BusyError, ClosedError, DeviceError, DeviceLostError, NotFoundError, OutOfMemoryError, UsageError
 from remora.wire import bulk, commands, queue
+from remora.wire import command_buffer as recorded
 from remora.wire.bootstrap import CAPABILITIES, CAPABILITY_BULK, Accept, Hello, Join, Joined, Reject
+from remora.wire.calls import COMMAND_BUFFER_UPLOAD, EXECUTABLE_LOAD, CommandBufferUpload, ExecutableLoad, Loaded
 from remora.wire.catalog import DeviceEntry, HeapEntry
-from remora.wire.control import ExecutableLoad, Failure, Goaway, Loaded, Ping, Pong, Request, Response
+from remora.wire.control import Failure, Goaway, Ping, Pong, Request, Response
+from remora.wire.execute import Announced, Changed, Execute
 
 FOLDER = Path(__file__).parent
 
@@ -20,7 +23,26 @@ NEW_BUFFER = make_provisional(ResourceType.BUFFER, 7)
 NEXT_BUFFER = make_provisional(ResourceType.BUFFER, 8)
 KERNELS = make_id(ResourceType.EXECUTABLE, 1, 2)
 NEW_KERNELS = make_provisional(ResourceType.EXECUTABLE, 9)
+NEW_RECORDING = make_provisional(ResourceType.COMMAND_BUFFER, 11)
+RECORDING = make_id(ResourceType.COMMAND_BUFFER, 1, 5)
+EVENT = make_id(ResourceType.EVENT, 2, 6)
 MANIFEST = b'{"kernels": []}'
+
+_SPAN, _SLOT = recorded.Ref(BUFFER, 8, 64), recorded.Ref(0, 16, recorded.OPEN, 5)
+#: One of each kind of record.
+RECORDS = [
+    recorded.RecordedLabel("layer 1 ü"),
+    recorded.RecordedFill(_SLOT, b"\x01\x02"),
+    recorded.RecordedUpdate(_SPAN, b"hello"),
+    recorded.RecordedCopy(_SPAN, recorded.Ref(0, 0, 32, 1), 32),
+    recorded.RecordedDispatch(KERNELS, 1, (4, 2, 1), (_SPAN, _SLOT), b"\x2a\0\0\0"),
+    recorded.RecordedDispatch(KERNELS, 0, (1, 1, 1), (), b""),
+    recorded.RecordedEvent(recorded.RESET_EVENT, EVENT),
+    recorded.RecordedEvent(recorded.SIGNAL_EVENT, EVENT),
+    recorded.RecordedEvent(recorded.WAIT_EVENT, EVENT),
+    recorded.RecordedLabel(""),
+]
+STREAM = recorded.encode_stream(RECORDS)
 
 CPU = DeviceEntry(
     name="Eight cores",
@@ -48,11 +70,19 @@ CONTROL = {
     "failure": Failure(DeviceLostError("the session's process died of SIGSEGV", origin="kernel crash")),
     "request_inline": Request(1, ExecutableLoad(NEW_KERNELS, 0, ("cpu", "x86_64"), MANIFEST, 5, b"\x7fELF!")),
     "request_bulk": Request(0xFFFF_FFFF, ExecutableLoad(NEW_KERNELS, 1, ("cpu", "x86_64"), MANIFEST, 1 << 20, b"", 4)),
-    "response_loaded": Response(1, Loaded(KERNELS)),
-    "response_error": Response(2, NotFoundError("no kernel add; there are: sub", origin="cpu")),
+    "request_recording": Request(3, CommandBufferUpload(NEW_RECORDING, 1, 6, len(STREAM), STREAM)),
+    "request_recording_bulk": Request(4, CommandBufferUpload(NEW_RECORDING, 0, 0, 1 << 20, b"", 4)),
+    "response_loaded": Response(1, EXECUTABLE_LOAD, Loaded(KERNELS)),
+    "response_recorded": Response(3, COMMAND_BUFFER_UPLOAD, Loaded(RECORDING)),
+    "response_error": Response(2, EXECUTABLE_LOAD, NotFoundError("no kernel add; there are: sub", origin="cpu")),
 }
 _FILL = commands.Fill(BUFFER, 8, 16, b"\x01\x02")
 _DISPATCH = commands.Dispatch(KERNELS, 1, (4, 2, 1), (BUFFER, 0, 64, NEW_BUFFER, 64, 128), b"\x2a\0\0\0")
+_PATCHES = (
+    Changed(0, (2, 1, 1), None, ()),
+    Changed(4, None, b"\x2b\0\0\0", ((0, TARGET, 0, 64), (1, BUFFER, 64, 64))),
+)
+_EXECUTE = Execute(RECORDING, ((BUFFER, 0, 64), (TARGET, 8, 8)), _PATCHES, memoryview(b""))
 QUEUE = {
     "command_barrier": (queue.COMMAND, commands.BARRIER, AXIS, 1, (), None),
     "command_barrier_waits": (queue.COMMAND, commands.BARRIER, AXIS, 9, ((AXIS, 8), (OTHER_AXIS, 1)), None),
@@ -64,6 +94,10 @@ QUEUE = {
     "command_download": (queue.COMMAND, commands.DOWNLOAD, AXIS, 6, (), commands.Transfer(BUFFER, 0, 1 << 20, 2)),
     "command_dispatch": (queue.COMMAND, commands.DISPATCH, AXIS, 7, ((AXIS, 6),), _DISPATCH),
     "command_dispatch_bare": (queue.COMMAND, commands.DISPATCH, AXIS, 8, (), commands.Dispatch(KERNELS, 0, (1, 1, 1), (), b"")),
+    "command_execute": (queue.COMMAND, commands.EXECUTE, AXIS, 9, (), _EXECUTE),
+    "command_execute_bare": (queue.COMMAND, commands.EXECUTE, AXIS, 9, (), Execute(NEW_RECORDING, (), (), memoryview(b""))),
+    "command_execute_along": (queue.COMMAND, commands.EXECUTE, AXIS, 9, (), Execute(0, ((BUFFER, 0, 8),), (), memoryview(STREAM))),
+    "command_execute_bulk": (queue.COMMAND, commands.EXECUTE, AXIS, 9, (), Announced(RECORDING, 4, 4096, 1, 24, 0)),
     "allocate": (queue.ALLOCATE, 0, NEW_BUFFER, 4096),
     "release": (queue.RELEASE, 8, (BUFFER, NEW_BUFFER)),
     "advance": (queue.ADVANCE, AXIS, 8, (), None),

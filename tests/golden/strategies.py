@@ -6,9 +6,20 @@ from remora.base.frontier import MAX_FRONTIER
 from remora.base.ids import MAX_COUNTER, MAX_GENERATION, MAX_SLOT, ResourceType, make_id, make_provisional
 from remora.errors import Status, error_from_status
 from remora.wire import bulk, commands, queue
+from remora.wire import command_buffer as recorded
 from remora.wire.bootstrap import CAPABILITIES, Accept, Hello, Join, Joined, Reject
+from remora.wire.calls import (
+    COMMAND_BUFFER_UPLOAD,
+    EXECUTABLE_LOAD,
+    MAX_ARTIFACT,
+    MAX_STREAM,
+    CommandBufferUpload,
+    ExecutableLoad,
+    Loaded,
+)
 from remora.wire.catalog import DeviceEntry, HeapEntry
-from remora.wire.control import MAX_ARTIFACT, ExecutableLoad, Failure, Goaway, Loaded, Ping, Pong, Request, Response
+from remora.wire.control import Failure, Goaway, Ping, Pong, Request, Response
+from remora.wire.execute import Announced, Changed, Execute
 
 
 def number(bits, least=0):
@@ -79,13 +90,52 @@ bulk_loads = st.builds(
     positive,
 )
 loads = inline_loads | bulk_loads
+
+_spans = st.builds(recorded.Ref, positive, u64, u64, st.just(0))
+_slots = st.builds(recorded.Ref, st.just(0), u64, u64 | st.just(recorded.OPEN), number(16))
+refs = _spans | _slots
+_patterns = st.sampled_from([1, 2, 4]).flatmap(lambda size: st.binary(min_size=size, max_size=size))
+_events = st.sampled_from([recorded.SIGNAL_EVENT, recorded.RESET_EVENT, recorded.WAIT_EVENT])
+_grids = st.tuples(number(32), number(32), number(32))
+records = st.one_of(
+    st.builds(recorded.RecordedEvent, _events, u64),
+    st.builds(
+        recorded.RecordedFill, refs, st.sampled_from([1, 2, 4]).flatmap(lambda size: st.binary(min_size=size, max_size=size))
+    ),
+    st.builds(recorded.RecordedUpdate, refs, st.binary(max_size=64)),
+    st.builds(recorded.RecordedCopy, refs, refs, u64),
+    st.builds(recorded.RecordedDispatch, u64, number(32), _grids, st.lists(refs, max_size=4).map(tuple), st.binary(max_size=32)),
+    st.builds(recorded.RecordedLabel, texts),
+)
+streams = st.lists(records, max_size=6).map(recorded.encode_stream)
+_new_recordings = provisional(ResourceType.COMMAND_BUFFER)
+inline_uploads = streams.flatmap(
+    lambda data: st.builds(
+        CommandBufferUpload, _new_recordings, number(16), st.integers(0, 1 << 16), st.just(len(data)), st.just(data)
+    )
+)
+bulk_uploads = st.builds(
+    CommandBufferUpload,
+    _new_recordings,
+    number(16),
+    st.integers(0, 1 << 16),
+    st.integers(1, MAX_STREAM // 8).map(lambda words: 8 * words),
+    st.just(b""),
+    positive,
+)
+uploads = inline_uploads | bulk_uploads
+_executables, _recordings = canonical(ResourceType.EXECUTABLE), canonical(ResourceType.COMMAND_BUFFER)
+responses = st.one_of(
+    st.builds(Response, number(32, 1), st.just(EXECUTABLE_LOAD), st.builds(Loaded, _executables) | errors),
+    st.builds(Response, number(32, 1), st.just(COMMAND_BUFFER_UPLOAD), st.builds(Loaded, _recordings) | errors),
+)
 CONTROL = st.one_of(
     st.builds(Ping, u64),
     st.builds(Pong, u64),
     st.builds(Goaway, errors),
     st.builds(Failure, errors),
-    st.builds(Request, number(32, 1), loads),
-    st.builds(Response, number(32, 1), st.builds(Loaded, canonical(ResourceType.EXECUTABLE)) | errors),
+    st.builds(Request, number(32, 1), loads | uploads),
+    responses,
 )
 
 ranges = st.tuples(u64, u64, u64)
@@ -102,7 +152,22 @@ _dispatches = st.builds(
     st.lists(ranges, max_size=4).map(lambda spans: tuple(field for span in spans for field in span)),
     st.binary(max_size=32),
 )
+_bindings = st.dictionaries(number(32), ranges, max_size=3).map(
+    lambda table: tuple((position, *table[position]) for position in sorted(table))
+)
+_changes = st.lists(
+    st.builds(Changed, number(32), st.none() | _grids, st.none() | st.binary(max_size=20), _bindings),
+    max_size=3,
+    unique_by=lambda patch: patch.record,
+).map(lambda patches: tuple(sorted(patches, key=lambda patch: patch.record)))
+_tables = st.lists(ranges, max_size=3).map(tuple)
+_executes = st.one_of(
+    st.builds(Execute, positive, _tables, _changes, st.just(memoryview(b""))),
+    st.builds(Execute, st.just(0), _tables, _changes, streams.map(memoryview)),
+    st.builds(Announced, positive, positive, st.integers(1, 1 << 16), st.just(1), st.integers(24, 1 << 20), st.just(0)),
+)
 bodies = {
+    commands.EXECUTE: _executes,
     commands.BARRIER: st.none(),
     commands.FILL: _fills,
     commands.UPDATE: _updates,

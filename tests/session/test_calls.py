@@ -8,7 +8,8 @@ from remora.errors import BusyError, NotFoundError, PeerError, UsageError
 from remora.session.events import RequestReceived, Responded
 from remora.session.session import MAX_UNREAD
 from remora.session.state import Lane
-from remora.wire.control import MAX_MANIFEST, MAX_REQUESTS, Loaded, Ping, Request, Response, encode_control
+from remora.wire.calls import COMMAND_BUFFER_UPLOAD, EXECUTABLE_LOAD, MAX_MANIFEST, CommandBufferUpload, Loaded
+from remora.wire.control import MAX_REQUESTS, Ping, Request, Response, encode_control
 
 
 def feed(session, *messages):
@@ -39,10 +40,29 @@ def test_a_request_is_answered_once():
 
 def test_h25_a_response_without_a_request_fails_the_session():
     pair = Pair.up()
-    assert plain_failure(feed(pair.client, Response(7, Loaded(frames.KERNELS)))) == (
+    assert plain_failure(feed(pair.client, Response(7, EXECUTABLE_LOAD, Loaded(frames.KERNELS)))) == (
         PeerError,
-        "a response to the request 7, which is not open",
+        "a response 0x20 to the request 7, which is not open",
     )
+
+
+def test_h25_a_response_to_another_method_fails_the_session():
+    pair = Pair.up()
+    number = pair.client.request(load(pair.client))
+    answer = Response(number, COMMAND_BUFFER_UPLOAD, Loaded(frames.RECORDING))
+    assert plain_failure(feed(pair.client, answer)) == (
+        PeerError,
+        f"a response 0x30 to the request {number}, which is not open",
+    )
+
+
+def test_h18_a_recording_and_its_answer():
+    pair = Pair.up()
+    body = CommandBufferUpload(frames.NEW_RECORDING, 0, 6, len(frames.STREAM), frames.STREAM)
+    number = pair.client.request(body)
+    assert pair.move(pair.client) == [RequestReceived(number, body)]
+    pair.server.respond(number, Loaded(frames.RECORDING))
+    assert pair.move(pair.server) == [Responded(number, Loaded(frames.RECORDING))]
 
 
 def test_h25_a_request_id_is_used_once_at_a_time():

@@ -18,7 +18,8 @@ from remora.errors import (
 from remora.session.events import Failed
 from remora.session.state import Lane, State
 from remora.wire import commands, queue
-from remora.wire.control import Failure, Goaway, Loaded, Ping, Pong, Response, encode_control
+from remora.wire.calls import EXECUTABLE_LOAD, Loaded
+from remora.wire.control import Failure, Goaway, Ping, Pong, Response, encode_control
 from remora.wire.layout import HEADER
 
 
@@ -111,7 +112,7 @@ def test_h05_no_event_after_failed_though_more_frames_came(first):
     pair = Pair.up()
     number = pair.client.request(load(pair.client))
     last = encode_control(Goaway(ClosedError("x")) if first is goaway else Failure(DeviceError("x")))
-    rest = encode_control(Ping(1)) + encode_control(Response(number, Loaded(frames.KERNELS))) + b"\xff" * 8
+    rest = encode_control(Ping(1)) + encode_control(Response(number, EXECUTABLE_LOAD, Loaded(frames.KERNELS))) + b"\xff" * 8
     pair.client.take(Lane.CONTROL)
     events = feed(pair.client, last, rest)
     assert [type(event) for event in events] == [Failed]

@@ -60,7 +60,7 @@ def answered(session, kind):
         for axis in session.submission.tracker.axes:
             for _ in range(9):
                 session.command(axis, 1, (), b"")
-        session._requests.add(1)
+        session._requests[1] = 0x20
         session._unnamed.add(frames.NEW_BUFFER)
     if kind == queue.RELEASE and session.role is Role.SERVER:
         session.received = 8

@@ -6,11 +6,12 @@ from pathlib import Path
 from remora.base.frontier import MAX_FRONTIER
 from remora.session import session, transfers
 from remora.session.state import FRAMES, SENDER, TRANSITIONS, Role, State, Stimulus
-from remora.wire import bootstrap, bulk, catalog, commands, control, layout, queue, status
+from remora.wire import bootstrap, bulk, calls, catalog, command_buffer, commands, control, execute, layout, queue, status
 
 PAGE = Path(__file__).parents[2] / "docs" / "wire.md"
 MODULES = {
-    module.__name__.rpartition(".")[2]: module for module in (layout, bootstrap, catalog, status, control, queue, commands, bulk)
+    module.__name__.rpartition(".")[2].replace("_", " "): module
+    for module in (layout, bootstrap, catalog, status, control, calls, queue, commands, execute, command_buffer, bulk)
 }
 LANES = {bootstrap: "control", control: "control", queue: "queue"}
 
@@ -74,9 +75,15 @@ def limits():
         ("ids in a RELEASE", queue.MAX_RELEASE, ""),
         ("names in an ADVANCE", queue.MAX_NAMES, ""),
         ("open requests", control.MAX_REQUESTS, ""),
-        ("a manifest", control.MAX_MANIFEST, "bytes"),
-        ("an artifact inside a request", control.MAX_INLINE_ARTIFACT, "bytes"),
-        ("an artifact", control.MAX_ARTIFACT, "bytes"),
+        ("a manifest", calls.MAX_MANIFEST, "bytes"),
+        ("an artifact inside a request", calls.MAX_INLINE_ARTIFACT, "bytes"),
+        ("an artifact", calls.MAX_ARTIFACT, "bytes"),
+        ("a recording inside a request", calls.MAX_INLINE_STREAM, "bytes"),
+        ("a recording, or the payload of an EXECUTE", calls.MAX_STREAM, "bytes"),
+        ("the payload inside an EXECUTE", execute.MAX_EXECUTE, "bytes"),
+        ("entries of a binding table", calls.MAX_SLOTS, ""),
+        ("data of a recorded UPDATE", command_buffer.MAX_UPDATE, "bytes"),
+        ("the text of a label", command_buffer.MAX_LABEL, "bytes"),
         ("a chunk of a transfer", bulk.CHUNK, "bytes"),
         ("a transfer", bulk.MAX_TRANSFER, "bytes"),
         ("bytes of a transfer before its CREDIT", transfers.FREE, "bytes"),

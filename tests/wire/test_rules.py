@@ -10,15 +10,17 @@ from remora.base.ids import ResourceType, make_id, make_provisional
 from remora.errors import Error, PeerError, Status, UsageError
 from remora.wire import bulk, commands, queue
 from remora.wire.bootstrap import Reject
-from remora.wire.control import (
+from remora.wire.calls import (
     MAX_ARTIFACT,
     MAX_INLINE_ARTIFACT,
+    MAX_INLINE_STREAM,
     MAX_MANIFEST,
+    MAX_SLOTS,
+    MAX_STREAM,
+    CommandBufferUpload,
     ExecutableLoad,
-    Request,
-    decode_control,
-    encode_control,
 )
+from remora.wire.control import Request, decode_control, encode_control
 from remora.wire.layout import Reader, Writer, is_id, pad8
 from remora.wire.status import MAX_MESSAGE, read_status
 
@@ -72,6 +74,16 @@ BROKEN = [
     ("control", "request_bulk", [(40, "I", MAX_MANIFEST + 1)], "outside the limits"),
     ("control", "request_bulk", [(24, "Q", 0)], "it goes over bulk"),
     ("control", "request_bulk", [(46, "H", 1)], "reserved bytes"),
+    ("control", "request_recording", [(16, "Q", 7)], "no provisional id of a command buffer"),
+    ("control", "request_recording", [(24, "Q", 5)], "bytes too many"),
+    ("control", "request_recording", [(32, "Q", 9)], "a recording of 9 bytes"),
+    ("control", "request_recording", [(32, "Q", 8)], "bytes too many"),
+    ("control", "request_recording", [(40, "I", MAX_SLOTS + 1)], "65537 slots"),
+    ("control", "request_recording", [(46, "H", 1)], "reserved bytes"),
+    ("control", "request_recording_bulk", [(32, "Q", MAX_STREAM + 8)], "outside the limits"),
+    ("control", "request_recording_bulk", [(32, "Q", 0)], "outside the limits"),
+    ("control", "request_recording_bulk", [(24, "Q", 0)], "it goes over bulk"),
+    ("control", "response_recorded", [(16, "Q", frames.KERNELS)], "no id of a command buffer"),
     ("control", "response_loaded", [(14, "B", 2)], "neither good nor bad"),
     ("control", "response_loaded", [(15, "B", 1)], "reserved bytes"),
     ("control", "response_loaded", [(16, "Q", BUFFER)], "no id of an executable"),
@@ -79,7 +91,7 @@ BROKEN = [
     ("queue", "command_barrier", [(16, "Q", 0)], "epoch 0"),
     ("queue", "command_barrier", [(6, "B", 1)], "1 waits in 24 bytes"),
     ("queue", "command_dispatch", [(6, "B", 17)], "17 waits"),
-    ("queue", "command_barrier", [(5, "B", 9)], "unknown op 9"),
+    ("queue", "command_barrier", [(5, "B", 10)], "unknown op 10"),
     ("queue", "command_fill", [(5, "B", 1)], "a BARRIER with a body"),
     ("queue", "command_barrier_waits", [(24, "Q", frames.OTHER_AXIS)], "strictly ascending"),
     ("queue", "command_barrier_waits", [(32, "Q", 0)], "epochs from 1"),
@@ -102,6 +114,28 @@ BROKEN = [
     ("queue", "command_dispatch_bare", [(50, "H", 65)], "65 bindings"),
     ("queue", "command_dispatch_bare", [(48, "H", 257)], "257 bytes of constants"),
     ("queue", "command_dispatch", [(127, "B", 1)], "padding that is not zero"),
+    ("queue", "command_execute", [(24, "Q", 0), (52, "I", 8)], "a payload of 176 bytes and 168 bytes here"),
+    ("queue", "command_execute", [(52, "I", 8)], "with a stream of 8 bytes beside it"),
+    ("queue", "command_execute", [(52, "I", 7)], "a stream of 7 bytes"),
+    ("queue", "command_execute", [(40, "I", MAX_SLOTS + 1)], "65537 slots"),
+    ("queue", "command_execute", [(40, "I", 1)], "a payload of 144 bytes"),
+    ("queue", "command_execute", [(44, "I", 6)], "6 patches"),
+    ("queue", "command_execute", [(44, "I", 1)], "96 bytes behind its patches"),
+    ("queue", "command_execute", [(32, "Q", 1)], "a payload of 168 bytes and 168 bytes here"),
+    ("queue", "command_execute", [(104, "I", 4)], "strictly ascending by record"),
+    ("queue", "command_execute", [(104 + 4, "B", 4)], "flags 0x4"),
+    ("queue", "command_execute", [(104 + 5, "B", 1)], "a patch of record 0"),
+    ("queue", "command_execute", [(104 + 4, "B", 0)], "a grid or constants that it does not change"),
+    ("queue", "command_execute", [(128 + 4, "B", 0)], "a grid or constants that it does not change"),
+    ("queue", "command_execute", [(128 + 6, "H", 3)], "3 bindings"),
+    ("queue", "command_execute", [(152 + 4, "I", 1)], "reserved bits"),
+    ("queue", "command_execute", [(152, "I", 1)], "strictly ascending"),
+    ("queue", "command_execute", [(223, "B", 1)], "a patch of record 4"),
+    ("queue", "command_execute_bare", [(44, "I", 1)], "1 patches"),
+    ("queue", "command_execute_bare", [(32, "Q", 1)], "a transfer of nothing"),
+    ("queue", "command_execute_bulk", [(32, "Q", 0)], "a payload of 98328 bytes and 0 bytes here"),
+    ("queue", "command_execute_bulk", [(48, "I", MAX_STREAM)], "a payload of"),
+    ("queue", "command_read", [(5, "B", 9)], "an EXECUTE shorter"),
     ("queue", "allocate", [(5, "B", 1)], "unknown flags"),
     ("queue", "allocate", [(8, "Q", BUFFER)], "no provisional id of a buffer"),
     ("queue", "release", [(5, "B", 1)], "a RELEASE of 2 ids"),
@@ -210,6 +244,9 @@ NEW = make_provisional(ResourceType.EXECUTABLE, 1)
         (ExecutableLoad(NEW, 0, ("cpu", "x"), b"", MAX_INLINE_ARTIFACT + 1, bytes(MAX_INLINE_ARTIFACT + 1)), "over bulk"),
         (ExecutableLoad(NEW, 0, ("cpu", "x"), b"", 5, b"x"), "with 1 bytes here"),
         (ExecutableLoad(NEW, 0, ("cpu", "x"), b"", 1, b"x", 3), "and the transfer 3"),
+        (CommandBufferUpload(frames.NEW_RECORDING, 0, 0, MAX_STREAM + 8, b"", 3), "record several command buffers"),
+        (CommandBufferUpload(frames.NEW_RECORDING, 0, 0, MAX_INLINE_STREAM + 8, bytes(MAX_INLINE_STREAM + 8)), "over bulk"),
+        (CommandBufferUpload(frames.NEW_RECORDING, 0, 0, 8, bytes(16)), "with 16 bytes here"),
     ],
 )
 def test_h19_a_request_that_no_peer_takes_is_not_sent(body, message):

@@ -12,20 +12,24 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 from typing import Any
 
-from remora.base.ids import ResourceType, split_axis
+from remora.base.ids import ResourceType, describe_id, split_axis
 from remora.errors import DeviceError, Error, PeerError, UsageError
 from remora.hal.buffer import Buffer, BufferView
 from remora.hal.device import Device
-from remora.hal.executable import Executable, Kernel
+from remora.hal.executable import Kernel
 from remora.hal.queue import Queue
 from remora.hal.semaphore import Semaphore, Timepoint
 from remora.link.link import Link
+from remora.server.arrivals import Arrivals
+from remora.server.command_buffers import CommandBuffers
 from remora.server.resources import ResourceTable
 from remora.session.axes import CompletionWindow
 from remora.session.events import AllocateReceived, CommandReceived, ReleaseReceived
 from remora.session.state import Lane
 from remora.wire import commands
+from remora.wire.calls import Loaded
 from remora.wire.commands import Copy, Dispatch, Fill, Range, Transfer, Update
+from remora.wire.execute import Announced, Execute
 
 __all__ = ["Dispatcher"]
 
@@ -56,6 +60,8 @@ class Dispatcher:
         self.devices = devices
         self.table = ResourceTable()
         self.lock = threading.RLock()
+        self.arrivals = Arrivals(link)
+        self.command_buffers = CommandBuffers(self, devices)
         self._buffers = self.table.of(ResourceType.BUFFER)
         self._executables = self.table.of(ResourceType.EXECUTABLE)
         self._done: deque[tuple[_Axis, int]] = deque()  # what ran at once, to be counted at the next report
@@ -74,8 +80,13 @@ class Dispatcher:
         axis = self._axes[event.axis]
         if axis.window.failed is not None:
             self._refuse_transfer(event, axis.window.failed[1])
+            if type(event.body) is Announced:
+                self.link.bulk.abort(event.body.transfer_id, axis.window.failed[1])
             return
-        if axis.parked or ((event.waits or self.table.pending) and self._must_wait(event)):
+        execute = event.op == commands.EXECUTE
+        if execute and type(event.body) is Announced:
+            self.command_buffers.expect(event.body)
+        if axis.parked or ((execute or event.waits or self.table.pending) and self._must_wait(event)):
             if len(axis.parked) >= MAX_PARKED:
                 raise PeerError(f"more than {MAX_PARKED} commands wait for a resource")
             axis.parked.append(_owned(event))
@@ -98,6 +109,8 @@ class Dispatcher:
             with self.link.lock:
                 if self.link.session.failure is None:
                     self.link.session.unname(event.provisional, error)
+        if self.command_buffers.held:
+            self.command_buffers.retry()
 
     def release(self, event: ReleaseReceived) -> None:
         """Free resources once every command before the release is submitted. `lock` is held."""
@@ -107,21 +120,37 @@ class Dispatcher:
         for resource in event.ids:
             self.table.release(resource, _give_back)
 
-    def loaded(self, provisional: int, executable: Executable) -> int:
-        """An executable is there: resolve its id and submit what waited for it."""
+    def grant(self, request: int, provisional: int, kind: ResourceType, thing: Any) -> None:
+        """What a request asked for is there: answer it, and submit what waited."""
         with self.lock:
-            resource = self.table.add(provisional, ResourceType.EXECUTABLE, executable)
+            try:
+                resource = self.table.add(provisional, kind, thing)
+            except Error as error:
+                _give_back(thing)
+                self.refuse(request, provisional, error)
+                return
             self.unpark()
-        return resource
+        self._answer(request, Loaded(resource))
 
-    def not_loaded(self, provisional: int, error: Error) -> None:
-        """An executable could not be loaded: what waited for it fails."""
+    def refuse(self, request: int, provisional: int, error: Error) -> None:
+        """What a request asked for cannot be made: answer it; what waited for it fails."""
         with self.lock:
             self.table.fail(provisional, error)
             self.unpark()
+        self._answer(request, error)
+
+    def _answer(self, request: int, answer: Loaded | Error) -> None:
+        with self.link.lock:
+            if self.link.session.failure is not None:
+                return
+            self.link.session.respond(request, answer)
+        self.link.flush(Lane.CONTROL)
+        self.link.flush(Lane.QUEUE)
 
     def unpark(self) -> None:
         """Submit what need not wait any more, on every axis, until nothing moves. `lock` is held."""
+        if self.command_buffers.held:
+            self.command_buffers.retry()
         moved = True
         while moved:
             moved = False
@@ -166,6 +195,8 @@ class Dispatcher:
         """Whether the command names a resource that is being made, or an epoch that is itself parked."""
         if event.op == commands.DISPATCH and event.body.executable in self.table.pending:
             return True
+        if event.op == commands.EXECUTE and self.command_buffers.must_wait(event.body):
+            return True
         return any(epoch > self._axes[axis].submitted and self._axes[axis].window.failed is None for axis, epoch in event.waits)
 
     def _submit(self, axis: _Axis, event: CommandReceived) -> None:
@@ -188,7 +219,7 @@ class Dispatcher:
 
     def _refuse_transfer(self, event: CommandReceived, error: Error) -> None:
         """A command with bulk data will not run: the peer must not wait with it."""
-        if event.op in (commands.UPLOAD, commands.DOWNLOAD):
+        if event.op in _TRANSFERS:
             self.link.bulk.abort(event.body.transfer_id, error)
 
     def _timepoints(self, waits: Iterable[tuple[int, int]]) -> tuple[Timepoint, ...]:
@@ -236,39 +267,47 @@ class Dispatcher:
 
     # -- operations -----------------------------------------------------------------------------------------------------------
 
-    def _view(self, buffer: int, offset: int, length: int) -> Buffer | BufferView:
+    def find(self, resource: int, kind: ResourceType) -> Any:
+        """The object of this kind with this id. Raises NotFoundError, what it failed with, or UsageError for another kind."""
+        found = self.table.of(kind).get(resource)
+        if found is None:
+            self.table.get(resource)  # raises why it is not there
+            raise UsageError(f"{describe_id(resource)} does not name {_NAMES[kind]}")
+        return found
+
+    def view(self, buffer: int, offset: int, length: int) -> Buffer | BufferView:
+        """Bytes of a buffer by its id."""
         found: Buffer | None = self._buffers.get(buffer)
         if found is None:
-            self.table.get(buffer)  # raises why it is not there
-            raise UsageError("this id does not name a buffer")
+            found = self.find(buffer, ResourceType.BUFFER)
         return found if offset == 0 and length == found.size else found.view(offset, length)
 
     def _run_barrier(self, axis: _Axis, epoch: int, body: None, wait: tuple[Timepoint, ...]) -> Timepoint:
         return axis.queue.barrier(wait=wait)
 
     def _run_fill(self, axis: _Axis, epoch: int, body: Fill, wait: tuple[Timepoint, ...]) -> Timepoint:
-        return axis.queue.fill(self._view(body.buffer, body.offset, body.length), body.pattern, wait=wait)
+        return axis.queue.fill(self.view(body.buffer, body.offset, body.length), body.pattern, wait=wait)
 
     def _run_update(self, axis: _Axis, epoch: int, body: Update, wait: tuple[Timepoint, ...]) -> Timepoint:
         """Inline data lives in the receive buffer, so the queue gets its own copy (at most 64 KiB)."""
-        target = self._view(body.buffer, body.offset, body.length)
+        target = self.view(body.buffer, body.offset, body.length)
         return axis.queue.update(target, bytes(body.data), wait=wait)
 
     def _run_copy(self, axis: _Axis, epoch: int, body: Copy, wait: tuple[Timepoint, ...]) -> Timepoint:
-        source = self._view(body.buffer, body.offset, body.length)
-        return axis.queue.copy(source, self._view(body.target, body.target_offset, body.length), wait=wait)
+        source = self.view(body.buffer, body.offset, body.length)
+        return axis.queue.copy(source, self.view(body.target, body.target_offset, body.length), wait=wait)
 
     def _run_read(self, axis: _Axis, epoch: int, body: Range, wait: tuple[Timepoint, ...]) -> Timepoint:
         if body.length > commands.MAX_INLINE:
             raise UsageError(f"a READ of {body.length} bytes; above {commands.MAX_INLINE} it is a DOWNLOAD")
         into = bytearray(body.length)
-        point = axis.queue.read(self._view(body.buffer, body.offset, body.length), into, wait=wait)
+        point = axis.queue.read(self.view(body.buffer, body.offset, body.length), into, wait=wait)
         axis.results[epoch] = into
         return point
 
     def _run_upload(self, axis: _Axis, epoch: int, body: Transfer, wait: tuple[Timepoint, ...]) -> Timepoint:
         """Bulk data goes straight into the buffer once everything before is done; the queue waits at a gate meanwhile."""
-        buffer = self._view(body.buffer, body.offset, body.length)
+        buffer = self.view(body.buffer, body.offset, body.length)
         gate = Semaphore(name="upload")
         memory = buffer.buffer.host_memory()
         if memory is None:
@@ -283,7 +322,7 @@ class Dispatcher:
         return self._hold(axis, buffer, gate)
 
     def _run_download(self, axis: _Axis, epoch: int, body: Transfer, wait: tuple[Timepoint, ...]) -> Timepoint:
-        buffer = self._view(body.buffer, body.offset, body.length)
+        buffer = self.view(body.buffer, body.offset, body.length)
         gate = Semaphore(name="download")
         memory = buffer.buffer.host_memory()
         if memory is None:
@@ -321,19 +360,19 @@ class Dispatcher:
         for buffer, offset, length in zip(fields, fields, fields, strict=True):
             found = buffers.get(buffer)
             if found is None or offset or length != found.size:
-                found = self._view(buffer, offset, length)
+                found = self.view(buffer, offset, length)
             bindings.append(found)
         return axis.queue.dispatch(self._kernel(executable, kernel), grid, bindings, constants, wait=wait)
 
     def _kernel(self, executable: int, ordinal: int) -> Kernel:
-        found: Executable | None = self._executables.get(executable)
-        if found is None:
-            self.table.get(executable)  # raises why it is not there
-            raise UsageError("this id does not name an executable")
-        kernels = found.ordered
+        found = self._executables.get(executable) or self.find(executable, ResourceType.EXECUTABLE)
+        kernels: tuple[Kernel, ...] = found.ordered
         if ordinal >= len(kernels):
             raise UsageError(f"there is no kernel {ordinal}; the executable has {len(kernels)}")
         return kernels[ordinal]
+
+    def _run_execute(self, axis: _Axis, epoch: int, body: Execute | Announced, wait: tuple[Timepoint, ...]) -> Timepoint:
+        return self.command_buffers.run(axis.queue, body, wait)
 
 
 _RUN: dict[int, Callable[[Dispatcher, _Axis, int, Any, tuple[Timepoint, ...]], Timepoint]] = {
@@ -345,6 +384,13 @@ _RUN: dict[int, Callable[[Dispatcher, _Axis, int, Any, tuple[Timepoint, ...]], T
     commands.UPLOAD: Dispatcher._run_upload,
     commands.DOWNLOAD: Dispatcher._run_download,
     commands.DISPATCH: Dispatcher._run_dispatch,
+    commands.EXECUTE: Dispatcher._run_execute,
+}
+_TRANSFERS = frozenset((commands.UPLOAD, commands.DOWNLOAD))
+_NAMES = {
+    ResourceType.BUFFER: "a buffer",
+    ResourceType.EXECUTABLE: "an executable",
+    ResourceType.COMMAND_BUFFER: "a command buffer",
 }
 
 
@@ -352,6 +398,8 @@ def _owned(event: CommandReceived) -> CommandReceived:
     """The command with its own copy of inline data, to outlive the receive buffer."""
     if event.op == commands.UPDATE:
         return event._replace(body=event.body._replace(data=memoryview(bytes(event.body.data))))
+    if type(event.body) is Execute:
+        return event._replace(body=event.body._replace(stream=memoryview(bytes(event.body.stream))))
     return event
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from remora.base.ids import MAX_GENERATION, ResourceType, describe_id, is_provisional, make_id, split_id, type_of
 from remora.errors import BusyError, Error, NotFoundError, PeerError
+from remora.wire.layout import is_id
 
 __all__ = ["ResourceTable"]
 
@@ -30,6 +31,7 @@ class ResourceTable:
         self._failed: dict[int, Error] = {}
         self.pending: set[int] = set()
         """Ids whose resources are still being made."""
+        self._newest: dict[int, int] = {}  # the last provisional id of each kind that came here
         self._generations: list[int] = []
         self._free: list[int] = []
 
@@ -39,12 +41,14 @@ class ResourceTable:
     def announce(self, provisional: int, kind: ResourceType) -> None:
         """A resource is being made under this id; until it is `add`ed or `fail`ed, commands that name it wait."""
         self._check_new(provisional, kind)
+        self._note(provisional)
         self.pending.add(provisional)
 
     def add(self, provisional: int, kind: ResourceType, thing: Any) -> int:
         """Put an object under a fresh canonical id; its provisional id stays an alias. Raises BusyError when the table is full."""
         if provisional not in self.pending:
             self._check_new(provisional, kind)
+            self._note(provisional)
         canonical = make_id(kind, *self._take_slot())
         self.pending.discard(provisional)
         self._objects[canonical] = self._objects[provisional] = thing
@@ -56,7 +60,15 @@ class ResourceTable:
     def fail(self, provisional: int, error: Error) -> None:
         """The resource could not be made: commands that name it fail with this."""
         self.pending.discard(provisional)
+        self._note(provisional)
         self._failed[provisional] = error
+
+    def coming(self, resource: int) -> bool:
+        """Whether this is being made, or is a provisional id newer than all of its kind that came: on its way on another lane."""
+        if resource in self.pending:
+            return True
+        kind = resource >> 56
+        return is_id(resource, kind, provisional=True) and resource > self._newest.get(kind, 0)
 
     def of(self, kind: ResourceType) -> Mapping[int, Any]:
         """The objects of one kind that are there now, by both of their ids. Stays up to date."""
@@ -91,6 +103,10 @@ class ResourceTable:
         """Forget everything: the session ended."""
         for canonical in tuple(self._provisional_of):
             self.release(canonical, give_back)
+
+    def _note(self, provisional: int) -> None:
+        kind = provisional >> 56
+        self._newest[kind] = max(provisional, self._newest.get(kind, 0))
 
     def _take_slot(self) -> tuple[int, int]:
         """(generation, slot)"""

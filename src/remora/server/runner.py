@@ -8,13 +8,12 @@ long kernels    the worker of each HAL queue
 
 from __future__ import annotations
 
-import mmap
 import threading
 from collections.abc import Sequence
 
 from remora.base.ids import ResourceType
 from remora.carriers.carrier import Carrier
-from remora.errors import BusyError, DeviceError, Error, PeerError, UsageError
+from remora.errors import DeviceError, Error, PeerError, UsageError
 from remora.hal.device import Device
 from remora.hal.manifest import parse_kernels
 from remora.hal.target import Target
@@ -23,12 +22,10 @@ from remora.server.dispatch import Dispatcher
 from remora.session.events import AllocateReceived, CommandReceived, Event, ReleaseReceived, RequestReceived
 from remora.session.session import Session
 from remora.session.state import Lane
-from remora.wire.control import ExecutableLoad, Loaded
+from remora.wire.calls import ExecutableLoad
 
 __all__ = ["SessionRunner"]
 
-#: Bytes of executables that a session may have on their way at once.
-MAX_LOADING = 1 << 30
 #: Unsent answers, in bytes, above which no more commands are read: a peer that does not read its answers waits for itself.
 MAX_UNREAD = 4 << 20
 
@@ -41,7 +38,6 @@ class SessionRunner:
         self.devices = devices
         self.dispatcher = Dispatcher(self.link, devices)
         self.error: Error | None = None
-        self._loading = 0
         self._queue_thread = threading.Thread(target=self._run_queue_lane, name="remora queue lane", daemon=True)
 
     def serve(self) -> None:
@@ -115,7 +111,10 @@ class SessionRunner:
             self.dispatcher.release(event)
         elif type(event) is RequestReceived:
             try:
-                self._load(event.id, event.body)
+                if isinstance(event.body, ExecutableLoad):
+                    self._load(event.id, event.body)
+                else:
+                    self.dispatcher.command_buffers.upload(event.id, event.body)
             except Exception as error:
                 self._blame(error)
 
@@ -127,35 +126,18 @@ class SessionRunner:
         """Load an executable: at once when it came along, or when its bulk transfer is complete."""
         with self.dispatcher.lock:
             self.dispatcher.table.announce(body.resource, ResourceType.EXECUTABLE)
-            self._loading += body.size
-        if self._loading > MAX_LOADING:
-            error = BusyError(f"{MAX_LOADING:,} bytes of executables are being loaded in this session; wait for one of them")
-            if body.transfer_id:
-                self.link.bulk.abort(body.transfer_id, error)
-            self._finish_load(request, body, memoryview(b""), error)
-        elif body.transfer_id:
-            room = memoryview(mmap.mmap(-1, body.size))  # touched only as the bytes arrive
-            self.link.bulk.expect(body.transfer_id, room, lambda error: self._finish_load(request, body, room, error))
-        else:
-            self._finish_load(request, body, memoryview(body.artifact), None)
+        self.dispatcher.arrivals.receive(
+            body.size, body.artifact, body.transfer_id, lambda data, error: self._finish_load(request, body, data, error)
+        )
 
     def _finish_load(self, request: int, body: ExecutableLoad, artifact: memoryview, error: Error | None) -> None:
-        answer: Loaded | Error
-        with self.dispatcher.lock:
-            self._loading -= body.size
         try:
             if error is not None:
                 raise error
             if body.device >= len(self.devices):
                 raise UsageError(f"there is no device {body.device}; the server has {len(self.devices)}")
             executable = self.devices[body.device].load_artifact(Target(*body.target), artifact, parse_kernels(body.manifest))
-            answer = Loaded(self.dispatcher.loaded(body.resource, executable))
         except Error as failure:
-            self.dispatcher.not_loaded(body.resource, failure)
-            answer = failure
-        with self.link.lock:
-            if self.link.session.failure is not None:
-                return
-            self.link.session.respond(request, answer)
-        self.link.flush(Lane.CONTROL)
-        self.link.flush(Lane.QUEUE)
+            self.dispatcher.refuse(request, body.resource, failure)
+            return
+        self.dispatcher.grant(request, body.resource, ResourceType.EXECUTABLE, executable)

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, TypeAlias
 from remora.base.frontier import Frontier
 from remora.errors import Error
 from remora.wire.bootstrap import Accept, Hello
-from remora.wire.control import ExecutableLoad, Loaded
+from remora.wire.calls import Call, Loaded
 
 __all__ = [
     "Accepted",
@@ -107,7 +107,7 @@ class RequestReceived:
     """Server: a call to answer with `respond`."""
 
     id: int
-    body: ExecutableLoad
+    body: Call
 
 
 @dataclass(frozen=True, slots=True)

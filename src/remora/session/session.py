@@ -40,14 +40,13 @@ from remora.session.keepalive import Heartbeat, HeartbeatOptions
 from remora.session.state import TRANSITIONS, Lane, Role, State, Stimulus, check_frame, next_state
 from remora.wire import queue as frames
 from remora.wire.bootstrap import Accept, Hello, Join, Joined, Reject, decode_bootstrap, encode_bootstrap
+from remora.wire.calls import Call, Loaded, method_of
 from remora.wire.commands import DECODERS
 from remora.wire.control import (
     MAX_REQUESTS,
     Control,
-    ExecutableLoad,
     Failure,
     Goaway,
-    Loaded,
     Ping,
     Pong,
     Request,
@@ -90,7 +89,7 @@ class Session:
         self.heartbeat = Heartbeat(heartbeat, now)
         self._lanes: set[Lane] = {Lane.CONTROL}
         self._counter = 0
-        self._requests: set[int] = set()
+        self._requests: dict[int, int] = {}  # open calls: id to method
         self._unnamed: set[int] = set()
         self._reported = 0
         self._limit = 1
@@ -188,7 +187,7 @@ class Session:
 
     # -- client: control calls and queue traffic ------------------------------------------------------------------------------
 
-    def request(self, body: ExecutableLoad) -> int:
+    def request(self, body: Call) -> int:
         """Client: send a call; `Responded` with the id returned here brings the answer. Raises BusyError with too many open."""
         self._expect(Role.CLIENT)
         if len(self._requests) >= MAX_REQUESTS:
@@ -196,7 +195,7 @@ class Session:
         request_id = self._counter % 0xFFFFFFFF + 1
         self._write(encode_control(Request(request_id, body)))
         self._counter += 1
-        self._requests.add(request_id)
+        self._requests[request_id] = method_of(body)
         return request_id
 
     def provisional(self, kind: ResourceType) -> int:
@@ -235,8 +234,8 @@ class Session:
         self._expect(Role.SERVER)
         if request_id not in self._requests:
             raise UsageError(f"the request {request_id} is not open: it was answered, or never came")
-        self._write(encode_control(Response(request_id, body)))
-        self._requests.remove(request_id)
+        self._write(encode_control(Response(request_id, self._requests[request_id], body)))
+        del self._requests[request_id]
 
     def advance(self, axis: int, names: list[tuple[int, int]] | None = None) -> None:
         """Server: report an axis's progress, resolutions, and its failure if it has ended. Writes nothing when there is no news.
@@ -352,12 +351,12 @@ class Session:
             case Request():
                 if message.id in self._requests or len(self._requests) >= MAX_REQUESTS:
                     raise PeerError(f"the request {message.id} is open already, or {MAX_REQUESTS} others are")
-                self._requests.add(message.id)
+                self._requests[message.id] = method_of(message.body)
                 events.append(RequestReceived(message.id, message.body))
             case _:
-                if message.id not in self._requests:
-                    raise PeerError(f"a response to the request {message.id}, which is not open")
-                self._requests.remove(message.id)
+                if self._requests.get(message.id) != message.method:
+                    raise PeerError(f"a response {message.method:#x} to the request {message.id}, which is not open")
+                del self._requests[message.id]
                 events.append(Responded(message.id, message.body))
 
     def _on_queue_frames(self, data: memoryview, end: int, events: list[Event]) -> None:

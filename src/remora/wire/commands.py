@@ -9,6 +9,7 @@ UPLOAD   6   range | transfer id u64    the data comes over bulk
 DOWNLOAD 7   range | transfer id u64    the data goes over bulk
 DISPATCH 8   executable u64 | kernel u32 | grid x y z u32 | bytes of constants u16 | bindings u16 | 0 u32
              | bindings x range | constants, padded
+EXECUTE  9   see wire.execute
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 from remora.errors import PeerError
+from remora.wire.execute import decode_execute
 
 __all__ = [
     "BARRIER",
@@ -25,6 +27,7 @@ __all__ = [
     "DECODERS",
     "DISPATCH",
     "DOWNLOAD",
+    "EXECUTE",
     "FILL",
     "MAX_BINDINGS",
     "MAX_CONSTANTS",
@@ -46,7 +49,7 @@ __all__ = [
     "encode_update",
 ]
 
-BARRIER, FILL, UPDATE, COPY, READ, UPLOAD, DOWNLOAD, DISPATCH = range(1, 9)
+BARRIER, FILL, UPDATE, COPY, READ, UPLOAD, DOWNLOAD, DISPATCH, EXECUTE = range(1, 10)
 
 #: Data up to this size rides inside UPDATE and RESULT; more goes over bulk.
 MAX_INLINE: Final = 64 << 10
@@ -227,4 +230,5 @@ DECODERS: Final[dict[int, Callable[[memoryview, int, int], Any]]] = {
     UPLOAD: _decode_transfer,
     DOWNLOAD: _decode_transfer,
     DISPATCH: _decode_dispatch,
+    EXECUTE: decode_execute,
 }

@@ -49,7 +49,7 @@ def pad8(size: int) -> int:
     return size + 7 & ~7
 
 
-def is_id(resource: int, kind: ResourceType, *, provisional: bool) -> bool:
+def is_id(resource: int, kind: ResourceType | int, *, provisional: bool) -> bool:
     """Whether a u64 is an id of this type, made by a client (`provisional`) or by a server's table (base.ids)."""
     return resource >> 48 == (kind << 8 | provisional << 7) and (not provisional or resource & MAX_COUNTER != 0)
 

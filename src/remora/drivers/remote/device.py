@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from remora.base.snapshot import DeviceStatistics, LinkStatistics
 from remora.drivers.remote.buffer import RemoteBuffer
+from remora.drivers.remote.command_buffer import RemoteCommandBuffer
 from remora.drivers.remote.executable import RemoteExecutable
 from remora.drivers.remote.queue import RemoteQueue
 from remora.drivers.remote.semaphore import RemoteSemaphore
+from remora.hal.command_buffer import CommandBuffer
 from remora.hal.device import Device, DeviceInfo
 from remora.hal.dlpack import host_bytes
 from remora.hal.executable import KernelInfo
@@ -91,3 +93,9 @@ class RemoteDevice(Device):
     def _load(self, target: Target, artifact: Any, kernels: Sequence[KernelInfo]) -> RemoteExecutable:
         resource = self.host.load(self.ordinal, target, encode_kernels(kernels), host_bytes(artifact))
         return RemoteExecutable(self, target, kernels, resource)
+
+    def _prepare(self, commands: CommandBuffer) -> None:
+        commands.prepared = RemoteCommandBuffer(self.host, self.ordinal, commands)
+
+    def _discard(self, commands: CommandBuffer) -> None:
+        commands.prepared.close()

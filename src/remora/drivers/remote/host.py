@@ -6,7 +6,7 @@ import os
 import socket
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from remora.base.ids import ResourceType, split_axis
@@ -26,8 +26,9 @@ from remora.session.events import Advanced, Event, Named, Responded, ResultRecei
 from remora.session.keepalive import HeartbeatOptions
 from remora.session.state import Lane
 from remora.wire.bootstrap import Hello
+from remora.wire.calls import MAX_INLINE_ARTIFACT, MAX_INLINE_STREAM, Call, CommandBufferUpload, ExecutableLoad
 from remora.wire.catalog import DeviceEntry
-from remora.wire.control import MAX_INLINE_ARTIFACT, ExecutableLoad
+from remora.wire.control import MAX_REQUESTS
 
 __all__ = ["RemoteHost", "open_devices"]
 
@@ -38,13 +39,20 @@ LOAD_TIMEOUT = 120.0
 
 
 class _Call:
-    """A request whose answer is awaited."""
+    """A request that is not answered yet. `answered` hears of the answer, or of the failure that there is instead."""
 
-    __slots__ = ("answer", "done")
+    __slots__ = ("answer", "answered", "done")
 
-    def __init__(self) -> None:
+    def __init__(self, answered: Callable[[Any], None] | None = None) -> None:
         self.done = threading.Event()
         self.answer: Any = None
+        self.answered = answered
+
+    def finish(self, answer: Any) -> None:
+        self.answer = answer
+        self.done.set()
+        if self.answered is not None:
+            self.answered(answer)
 
 
 class RemoteHost:
@@ -135,27 +143,57 @@ class RemoteHost:
 
     def load(self, device: int, target: Target, manifest: bytes, artifact: memoryview) -> int:
         """Load an executable and return its id; one round trip. Raises what the server found wrong with it."""
-        size, transfer_id, inline = artifact.nbytes, 0, b""
-        if size > MAX_INLINE_ARTIFACT:
-            transfer_id = self.next_transfer()
-        else:
-            inline = bytes(artifact)
+        size, place = artifact.nbytes, (target.family, target.key)
+        inline, transfer_id = self._split(artifact, MAX_INLINE_ARTIFACT)
         call = _Call()
-        with self.link.lock:
-            session = self.link.session
-            resource = session.provisional(ResourceType.EXECUTABLE)
-            body = ExecutableLoad(resource, device, (target.family, target.key), manifest, size, inline, transfer_id)
-            request = session.request(body)
-            self._calls[request] = call
+        self._request(
+            call,
+            ResourceType.EXECUTABLE,
+            lambda resource: ExecutableLoad(resource, device, place, manifest, size, inline, transfer_id),
+        )
         if transfer_id:
             self.send(transfer_id, artifact)
-        self.link.flush(Lane.CONTROL)
         self.link.round_trips += 1
         if not call.done.wait(LOAD_TIMEOUT):
             raise DeadlineError(f"{self.uri} did not load the executable within {LOAD_TIMEOUT:g} s")
         if isinstance(call.answer, Error):
             raise call.answer.copy()
         return int(call.answer.resource)
+
+    def upload(self, device: int, slots: int, stream: bytes, answered: Callable[[Any], None]) -> int:
+        """Give the server a recording and return its id, which is usable at once; `answered` hears what it says (H18)."""
+        inline, transfer_id = self._split(memoryview(stream), MAX_INLINE_STREAM)
+        resource = self._request(
+            _Call(answered),
+            ResourceType.COMMAND_BUFFER,
+            lambda resource: CommandBufferUpload(resource, device, slots, len(stream), inline, transfer_id),
+        )
+        if transfer_id:
+            self.send(transfer_id, memoryview(stream))
+        return resource
+
+    def _split(self, data: memoryview, most: int) -> tuple[bytes, int]:
+        """(data, 0) for what fits into a request, or nothing and the id of the transfer that brings it."""
+        return (bytes(data), 0) if data.nbytes <= most else (b"", self.next_transfer())
+
+    def _request(self, call: _Call, kind: ResourceType, body: Callable[[int], Call]) -> int:
+        """Ask the server to make something, under the provisional id returned here. Waits while too many requests are open."""
+        while (resource := self._try_request(call, kind, body)) is None:
+            oldest = next(iter(self._calls.values()), call)
+            if oldest is not call and not oldest.done.wait(LOAD_TIMEOUT):
+                raise DeadlineError(f"{self.uri} has not answered any of {MAX_REQUESTS} requests within {LOAD_TIMEOUT:g} s")
+        self.link.flush(Lane.CONTROL)
+        return resource
+
+    def _try_request(self, call: _Call, kind: ResourceType, body: Callable[[int], Call]) -> int | None:
+        """The provisional id under which it was asked for, or None while too many requests are open."""
+        with self.link.lock:
+            if len(self._calls) >= MAX_REQUESTS:
+                return None
+            session = self.link.session
+            resource = session.provisional(kind)
+            self._calls[session.request(body(resource))] = call
+        return resource
 
     def statistics(self) -> LinkStatistics:
         """Counts of this connection."""
@@ -206,9 +244,7 @@ class RemoteHost:
             case ResultReceived(axis, epoch, data):
                 self._on_result(axis, epoch, data)
             case Responded(request, body):
-                call = self._calls.pop(request)
-                call.answer = body
-                call.done.set()
+                self._calls.pop(request).finish(body)
 
     def _on_result(self, axis: int, epoch: int, data: memoryview) -> None:
         into = self._results.pop((axis, epoch), None)
@@ -223,9 +259,9 @@ class RemoteHost:
             queue.fail(error)
         for device in self.devices:
             device._fail_semaphores(error)
-        for call in tuple(self._calls.values()):
-            call.answer = error
-            call.done.set()
+        calls, self._calls = self._calls, {}
+        for call in calls.values():
+            call.finish(error)
         self._results.clear()
 
 

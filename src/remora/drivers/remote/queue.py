@@ -13,16 +13,23 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias, cast
 
 from remora.base.frontier import MAX_FRONTIER, Frontier, merge
 from remora.drivers.remote.buffer import RemoteBuffer
+from remora.drivers.remote.command_buffer import changes, span
 from remora.drivers.remote.semaphore import RemoteSemaphore
 from remora.errors import BusyError, ClosedError, Error, UsageError
 from remora.hal.buffer import Buffer, BufferView
+from remora.hal.command_buffer import CommandBuffer
 from remora.hal.executable import Grid, Kernel
 from remora.hal.host_queue import fail_all, signal_all
 from remora.hal.queue import Bindings, Queue
+from remora.hal.records import DispatchRecord
 from remora.hal.semaphore import Semaphore, Timepoint
 from remora.wire import commands
+from remora.wire.calls import MAX_STREAM
+from remora.wire.commands import EXECUTE
+from remora.wire.execute import MAX_EXECUTE, Announced, encode_announced, encode_payload
 
 if TYPE_CHECKING:
+    from remora.drivers.remote.command_buffer import RemoteCommandBuffer
     from remora.drivers.remote.device import RemoteDevice
     from remora.drivers.remote.executable import RemoteExecutable
 
@@ -136,6 +143,31 @@ class RemoteQueue(Queue):
             wait,
             signal,
         )
+
+    def _execute(
+        self,
+        commands: CommandBuffer,
+        table: tuple[Buffer | BufferView, ...],
+        patched: dict[int, DispatchRecord],
+        wait: Points,
+        signal: Points,
+    ) -> Timepoint:
+        recording: RemoteCommandBuffer = commands.prepared
+        recording.check()
+        spans, patches = [span(entry) for entry in table], changes(commands, patched, table) if patched else []
+        payload, patch_bytes = encode_payload(spans, patches, recording.stream)
+        if len(payload) > MAX_STREAM:
+            raise UsageError(f"an execution of {len(payload)} bytes, the limit is {MAX_STREAM}: record several command buffers")
+        transfer_id = 0 if len(payload) <= MAX_EXECUTE else self.device.host.next_transfer()
+        head = Announced(recording.resource, transfer_id, len(spans), len(patches), patch_bytes, len(recording.stream))
+        body = encode_announced(head) + (b"" if transfer_id else payload)
+
+        def record(_: int) -> None:
+            self.dispatches += recording.dispatches
+            if transfer_id:
+                self.device.host.send(transfer_id, memoryview(payload))
+
+        return self._submit(EXECUTE, lambda: body, wait, signal, record)
 
     def _barrier(self, wait: Points, signal: Points) -> Timepoint:
         return self._submit(commands.BARRIER, lambda: b"", wait, signal)
