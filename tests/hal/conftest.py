@@ -8,7 +8,8 @@ from remora.base.snapshot import DeviceStatistics
 from remora.hal.buffer import Access, Buffer
 from remora.hal.device import Device, DeviceInfo, Heap
 from remora.hal.executable import Executable
-from remora.hal.host_queue import HostQueue
+from remora.hal.host_queue import HostQueue, Step
+from remora.hal.records import CopyRecord, DispatchRecord, FillRecord, resolve
 from remora.hal.target import Target
 
 SIZE_LIMIT = 1 << 20
@@ -67,6 +68,26 @@ class ScratchQueue(HostQueue):
 
     def _barrier(self, wait, signal):
         return self._submit(lambda: None, (), 0, wait, signal)
+
+    def _step(self, record, table):
+        if isinstance(record, DispatchRecord):
+            memories = [memory_of(resolve(binding, table)) for binding in record.bindings]
+            run = record.kernel.executable.functions[record.kernel.name]
+            return Step(run, (record.grid, memories, record.constants), self.cost_ns)
+        target = memory_of(resolve(record.target, table))
+        if isinstance(record, FillRecord):
+            return Step(overwrite, (target, record.pattern * (len(target) // len(record.pattern))), self.cost_ns)
+        if isinstance(record, CopyRecord):
+            return Step(overwrite, (target, memory_of(resolve(record.source, table))[: record.size]), self.cost_ns)
+        return Step(overwrite, (target, record.data), self.cost_ns)
+
+
+def memory_of(binding):
+    return memoryview(binding.buffer.memory)[binding.offset : binding.offset + binding.size]
+
+
+def overwrite(memory, data):
+    memory[: len(data)] = data
 
 
 class ScratchExecutable(Executable):
