@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, final
 
 from remora.errors import ClosedError, Status, UsageError
@@ -65,6 +66,21 @@ MAX_UPDATE = 64 << 10
 MAX_LABEL = 256
 
 
+@dataclass(slots=True)
+class SlotCopies:
+    """The copies between one pair of places: they may overlap only where the target starts `low` to `high` behind the source."""
+
+    numbers: list[int] = field(default_factory=list)
+    low: int = 0
+    high: int = 0
+
+    def add(self, number: int, source: int, target: int, size: int) -> None:
+        """Take a copy in, from and to these offsets in its places."""
+        self.numbers.append(number)
+        self.low = min(self.low, source - target - size)
+        self.high = max(self.high, source - target + size)
+
+
 @final
 class CommandBuffer:
     r"""A recording. Made by `device.command_buffer()`; record, `seal()`, then `queue.execute(commands)`.
@@ -83,6 +99,8 @@ class CommandBuffer:
     def __init__(self, device: Device, slots: int, *, one_shot: bool, label: str) -> None:
         if not 0 <= slots <= MAX_SLOTS:
             raise UsageError(f"a binding table has 0 to {MAX_SLOTS} slots, not {slots}")
+        if text_bytes(label) > MAX_LABEL:
+            raise UsageError(f"a label has up to {MAX_LABEL} bytes of UTF-8")
         self.device = device
         self.slots = slots
         self.one_shot = one_shot
@@ -92,7 +110,7 @@ class CommandBuffer:
         """The driver's own form, made by `seal`."""
         self._needs: dict[int, tuple[int, int]] = {}
         self._open_fills: set[tuple[Slot, int]] = set()
-        self._slot_copies: list[int] = []
+        self._slot_copies: dict[tuple[int | Buffer, int | Buffer], SlotCopies] = {}
         self._owners: dict[int, tuple[Buffer | Executable, int]] = {}  # what records name, and the first that does, by id()
         self._labels = 0
         self._use = threading.Lock()
@@ -165,10 +183,11 @@ class CommandBuffer:
             raise UsageError("a copy from a slot of open size needs `size`, zero or more bytes")
         self._check(source, size, 1, "copy")
         self._check(target, size, 1, "copy")
-        if isinstance(source, Slot) or isinstance(target, Slot):
-            self._slot_copies.append(len(self.records))
-        else:
-            check_apart(source, target, size, "copy")
+        pair = place_of(source), place_of(target)
+        if pair[0] == pair[1]:
+            check_apart(source.offset, target.offset, size, "copy")
+        elif isinstance(source, Slot) or isinstance(target, Slot):
+            self._slot_copies.setdefault(pair, SlotCopies()).add(len(self.records), source.offset, target.offset, size)
         return self._add(CopyRecord(source, target, size), (source, target), ((source, size, 1), (target, size, 1)))
 
     def signal_event(self, event: Event) -> int:
@@ -186,8 +205,8 @@ class CommandBuffer:
     def push_label(self, text: str) -> int:
         """Name what follows, for traces and errors, until `pop_label`. Labels nest."""
         self._check_recording()
-        if not text or len(text.encode()) > MAX_LABEL:
-            raise UsageError(f"a label has 1 to {MAX_LABEL} bytes")
+        if not 0 < text_bytes(text) <= MAX_LABEL:
+            raise UsageError(f"a label has 1 to {MAX_LABEL} bytes of UTF-8")
         self._labels += 1
         return self._add(LabelRecord(text))
 
@@ -242,12 +261,12 @@ class CommandBuffer:
             raise UsageError("seal() the command buffer first", code=Status.FAILED_PRECONDITION)
         self._check_owners()
         self._check_table(table)
-        if self._slot_copies:
-            self._check_copies(table)
+        for pair, copies in self._slot_copies.items():
+            self._check_copies(pair, copies, table)
         return {number: self._patched(number, patch, table) for number, patch in patches.items()} if patches else {}
 
     def take(self) -> None:
-        """Use it up, when it is for one execution. Raises UsageError when it was executed before."""
+        """Use it up, when it is for one execution. Raises UsageError when it was executed before; `give_back` undoes it."""
         if self.one_shot:
             with self._use:
                 if self._used:
@@ -256,6 +275,10 @@ class CommandBuffer:
                         code=Status.FAILED_PRECONDITION,
                     )
                 self._used = True
+
+    def give_back(self) -> None:
+        """The queue refused the execution."""
+        self._used = False
 
     def _check_owners(self) -> None:
         for owner, number in self._owners.values():
@@ -279,11 +302,18 @@ class CommandBuffer:
             if size % step:
                 raise UsageError(f"slot {slot.index}: a fill of {size} bytes is no whole number of {step}-byte patterns")
 
-    def _check_copies(self, table: Sequence[Buffer | BufferView]) -> None:
-        for number in self._slot_copies:
+    def _check_copies(
+        self, pair: tuple[int | Buffer, int | Buffer], copies: SlotCopies, table: Sequence[Buffer | BufferView]
+    ) -> None:
+        """Copies between two places that may turn out to be in the same buffer."""
+        source, target = (table[place] if isinstance(place, int) else place for place in pair)
+        distance = target.offset - source.offset
+        if source.buffer is not target.buffer or not copies.low < distance < copies.high:
+            return
+        for number in copies.numbers:
             record = self.records[number]
             assert isinstance(record, CopyRecord)
-            check_apart(resolve(record.source, table), resolve(record.target, table), record.size, f"record {number}, a copy")
+            check_apart(record.source.offset, record.target.offset + distance, record.size, f"record {number}, a copy")
 
     def _patched(self, number: int, patch: Patch, table: Sequence[Buffer | BufferView]) -> DispatchRecord:
         record = self.records[number] if 0 <= number < len(self.records) else None
@@ -296,6 +326,8 @@ class CommandBuffer:
         for index, patched in patch.bindings.items():
             if not 0 <= index < len(bindings):
                 raise UsageError(f"record {number}: {kernel.name} has no binding {index}, only {len(bindings)}")
+            if isinstance(patched, Slot):
+                self._check_slot(patched, 0, 1, f"record {number}: binding {index}")
             bindings[index] = patched
         kernel.check_shape(grid, len(bindings))
         for index, binding in enumerate(bindings):
@@ -362,7 +394,20 @@ class CommandBuffer:
             raise UsageError("the command buffer is sealed: record a new one", code=Status.FAILED_PRECONDITION)
 
 
-def check_apart(source: Buffer | BufferView, target: Buffer | BufferView, size: int, what: str) -> None:
-    """Raise UsageError when `size` bytes from the starts of both share a byte."""
-    if source.buffer is target.buffer and size and abs(source.offset - target.offset) < size:
+def check_apart(source: int, target: int, size: int, what: str) -> None:
+    """Raise UsageError when `size` bytes from two offsets in one buffer share a byte."""
+    if abs(source - target) < size:
         raise UsageError(f"{what}: source and target overlap; copy through another buffer")
+
+
+def place_of(binding: Binding) -> int | Buffer:
+    """The slot's number, or the buffer."""
+    return binding.index if isinstance(binding, Slot) else binding.buffer
+
+
+def text_bytes(text: str) -> int:
+    """The bytes of a text in UTF-8. Raises UsageError for one that has none, which holds half of a surrogate pair."""
+    try:
+        return len(text.encode())
+    except UnicodeEncodeError:
+        raise UsageError(f"{text!r} is no text that can be written in UTF-8") from None

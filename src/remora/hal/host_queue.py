@@ -184,6 +184,7 @@ class HostQueue(Queue):
         signal: tuple[Timepoint, ...],
     ) -> Timepoint:
         records = commands.records
+        commands._check_open()  # after `records` was read: another thread's close() empties it
         steps = {
             number: self._event_step(record) if isinstance(record, EventRecord) else self._step(patched.get(number, record), table)
             for number, record in enumerate(records)

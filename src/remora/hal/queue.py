@@ -155,7 +155,11 @@ class Queue(ABC):
         patched = commands.check_execute(entries, patches or {})
         wait, signal = timepoints(wait), timepoints(signal)
         commands.take()
-        return self._execute(commands, entries, patched, wait, signal)
+        try:
+            return self._execute(commands, entries, patched, wait, signal)
+        except BaseException:
+            commands.give_back()
+            raise
 
     @final
     def barrier(self, *, wait: Timepoints = _NONE, signal: Timepoints = _NONE) -> Timepoint:

@@ -111,7 +111,7 @@ class Patch:
 
     grid: Grid | None = None
     constants: Constants | None = None
-    bindings: Mapping[int, Buffer | BufferView] = field(default_factory=dict)
+    bindings: Mapping[int, Binding] = field(default_factory=dict)
 
 
 def resolve(binding: Binding, table: Sequence[Buffer | BufferView]) -> Buffer | BufferView:

@@ -163,7 +163,7 @@ class Recording:
         self._pins: list[HostPin] = []
         self._calls: dict[int, tuple[Stream, Program]] = {}
         self._workgroups: dict[Program, int] = {}
-        self._open_fills: list[Slot] = []
+        self._open_fills: dict[int, int] = {}  # how often each slot is filled to its end
         self._fixed_ns = 0.0
         self._entries = struct.Struct(f"={2 * slots}Q")
         for number, record in enumerate(records):
@@ -195,7 +195,7 @@ class Recording:
             for number, record in patched.items():
                 before = cast("DispatchRecord", self.records[number])
                 workgroups[self._calls[number][1]] += workgroups_of(number, record) - workgroups_of(number, before)
-        cost_ns = self._fixed_ns + NS_PER_BYTE * sum(table[slot.index].size - slot.offset for slot in self._open_fills)
+        cost_ns = self._fixed_ns + NS_PER_BYTE * sum(table[slot].size * count for slot, count in self._open_fills.items())
         for program, count in workgroups.items():
             ns_each = program.record.ns_per_workgroup
             cost_ns += ns_each * count if ns_each >= 0 else INLINE_NS
@@ -230,7 +230,8 @@ class Recording:
         """Append what moves bytes; returns how many, as far as they are known."""
         if isinstance(record, FillRecord):
             if isinstance(record.target, Slot) and record.target.size < 0:
-                self._open_fills.append(record.target)
+                self._open_fills[record.target.index] = self._open_fills.get(record.target.index, 0) + 1
+                self._fixed_ns -= NS_PER_BYTE * record.target.offset
             stream.fill(number, record, self._blocks)
             return max(record.target.size, 0)
         if isinstance(record, UpdateRecord):

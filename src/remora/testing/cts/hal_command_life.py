@@ -63,6 +63,8 @@ class TestPatches:
             assert bytes(out.read(timeout=LONG)) == words(2, 4, 11, 22)
             device.queue.execute(commands, [x, out], {number: Patch(constants=(1,), bindings={0: y})})
             assert bytes(out.read(timeout=LONG)) == words(11, 4, 11, 22)
+            device.queue.execute(commands, [y, out], {number: Patch(bindings={0: Slot(0), 2: Slot(1, 8)})})
+            assert bytes(out.read(timeout=LONG)) == words(11, 4, 20, 40)
 
     def test_h18_many_patches_at_once(self, factory: HalFactory, device: Device) -> None:
         factory.need_kernels()
@@ -115,6 +117,7 @@ class TestPatches:
                 (0, buffer.view(2, 8), "multiple of 4"),
                 (0, foreign, "another device"),
                 (0, closed, "closed"),
+                (0, Slot(0), "no slot 0"),
             ):
                 with pytest.raises(Error, match=message):
                     device.queue.execute(commands, patches={number: Patch(bindings={index: binding})})
@@ -228,10 +231,10 @@ class TestLifeOfRecordings:
         gate.fail(DeviceError("the pump is broken"))
         with pytest.raises(DeviceError, match="the pump is broken"):
             late.wait(LONG)
-        commands = device.command_buffer().seal()
+        commands = device.command_buffer(one_shot=True).seal()
         with pytest.raises(DeviceError, match="the pump is broken"):
             device.queue.execute(commands)
-        second_queue(device).execute(commands).wait(LONG)
+        second_queue(device).execute(commands).wait(LONG)  # the refusal has not used it up
 
 
 class TestFailedRecordings:

@@ -82,10 +82,9 @@ class Model:
         self._writes(target, data)
 
     def copy(self, buffers: list[Buffer], target: Place, other: Place, seed: int) -> None:
-        """Record a copy. Recorded ranges that overlap are refused now, slots that do when they are executed."""
+        """Record a copy. What overlaps for sure is refused now, what the table decides when it is executed."""
         size = min(target.size, other.size)
-        fixed = target.number < BUFFERS and other.number == target.number
-        if fixed and size and abs(target.offset - other.offset) < size:
+        if other.number == target.number and size and abs(target.offset - other.offset) < size:
             with pytest.raises(UsageError, match="overlap"):
                 self.commands.copy(other.binding(buffers), target.binding(buffers), size)
             return

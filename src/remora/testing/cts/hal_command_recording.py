@@ -57,6 +57,8 @@ WRONG_RECORDS: dict[str, tuple[str, Callable[[Place], object]]] = {
     "binding alignment": ("multiple of 4", lambda p: p.commands.dispatch(p.kernel, (1, 1, 1), [p.buffer.view(2, 4)], (1, 0))),
     "binding slot alignment": ("multiple of 4", lambda p: p.commands.dispatch(p.kernel, (1, 1, 1), [Slot(0, 2)], (1, 0))),
     "label without text": ("1 to", lambda p: p.commands.push_label("")),
+    "label that is no text": ("UTF-8", lambda p: p.commands.push_label("\ud800")),
+    "copy of a slot to itself": ("overlap", lambda p: p.commands.copy(Slot(0, 4), Slot(0), 5)),
     "long label": ("1 to", lambda p: p.commands.push_label("x" * (MAX_LABEL + 1))),
     "label without beginning": ("no label is open", lambda p: p.commands.pop_label()),
 }
@@ -141,6 +143,11 @@ class TestRecording:
     def test_h25_the_number_of_slots_has_limits(self, device: Device, slots: int) -> None:
         with pytest.raises(UsageError, match="binding table"):
             device.command_buffer(slots)
+
+    def test_h25_the_label_of_a_recording_has_limits(self, device: Device) -> None:
+        device.command_buffer(label="x" * MAX_LABEL).close()
+        with pytest.raises(UsageError, match="label"):
+            device.command_buffer(label="x" * (MAX_LABEL + 1))
 
     def test_h25_things_of_another_device_are_refused(self, factory: HalFactory, device: Device, second: Device) -> None:
         alien = second.load(factory.vector)["empty"]
