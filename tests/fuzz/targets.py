@@ -155,6 +155,8 @@ TARGETS = {
     "release": by_kind(queue.RELEASE, "release"),
     "advance": by_kind(queue.ADVANCE, "advance"),
     "result": by_kind(queue.RESULT, "result"),
+    "event": by_kind(queue.EVENT, "event"),
+    "state": by_kind(queue.STATE, "state"),
     "unnamed": by_kind(queue.UNNAMED, "unnamed"),
     "fill": body_of(commands.FILL, "command_fill"),
     "update": body_of(commands.UPDATE, "command_update"),

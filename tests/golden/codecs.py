@@ -74,6 +74,8 @@ QUEUE = {
     queue.RELEASE: (queue.decode_release, lambda submissions, ids: queue.encode_release(submissions, list(ids))),
     queue.ADVANCE: (queue.decode_advance, lambda axis, epoch, names, error: queue.encode_advance(axis, epoch, list(names), error)),
     queue.RESULT: (queue.decode_result, queue.encode_result),
+    queue.EVENT: (queue.decode_event, queue.encode_event),
+    queue.STATE: (queue.decode_state, queue.encode_state),
     queue.UNNAMED: (queue.decode_unnamed, queue.encode_unnamed),
 }
 

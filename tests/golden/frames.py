@@ -26,6 +26,7 @@ NEW_KERNELS = make_provisional(ResourceType.EXECUTABLE, 9)
 NEW_RECORDING = make_provisional(ResourceType.COMMAND_BUFFER, 11)
 RECORDING = make_id(ResourceType.COMMAND_BUFFER, 1, 5)
 EVENT = make_id(ResourceType.EVENT, 2, 6)
+NEW_EVENT = make_provisional(ResourceType.EVENT, 12)
 MANIFEST = b'{"kernels": []}'
 
 _SPAN, _SLOT = recorded.Ref(BUFFER, 8, 64), recorded.Ref(0, 16, recorded.OPEN, 5)
@@ -106,6 +107,12 @@ QUEUE = {
     "advance_names_failed": (queue.ADVANCE, AXIS, 9, ((NEW_BUFFER, BUFFER),), UsageError("the grid is empty")),
     "result": (queue.RESULT, AXIS, 4, memoryview(bytes(range(8)))),
     "result_padded": (queue.RESULT, AXIS, 5, memoryview(b"hello")),
+    "event_create": (queue.EVENT, queue.EVENT_CREATE, 1, NEW_EVENT, 0),
+    "event_signal": (queue.EVENT, queue.EVENT_SIGNAL, 0, NEW_EVENT, 0),
+    "event_wait": (queue.EVENT, queue.EVENT_WAIT, 0, NEW_EVENT, 3),
+    "state_set": (queue.STATE, queue.EVENT_WAIT, NEW_EVENT, 3, True),
+    "state_clear": (queue.STATE, queue.EVENT_QUERY, NEW_EVENT, 1, False),
+    "state_failed": (queue.STATE, queue.EVENT_QUERY, NEW_EVENT, 2, ClosedError("the device was closed")),
     "unnamed": (queue.UNNAMED, NEW_BUFFER, OutOfMemoryError("4096 bytes asked for, 0 are there")),
 }
 BULK = {

@@ -187,12 +187,21 @@ _advances = st.tuples(st.just(queue.ADVANCE), u64, u64, _names, st.none() | erro
     lambda value: value[2] or (value[3] and value[4] is None)
 )
 _results = st.tuples(st.just(queue.RESULT), u64, positive, st.binary(max_size=64).map(memoryview))
+_new_events = provisional(ResourceType.EVENT)
+_answered = [queue.EVENT_QUERY, queue.EVENT_WAIT]
+_asks = st.one_of(
+    st.tuples(st.just(queue.EVENT), st.just(queue.EVENT_CREATE), number(16), _new_events, st.just(0)),
+    st.tuples(st.just(queue.EVENT), st.sampled_from([queue.EVENT_SIGNAL, queue.EVENT_RESET]), st.just(0), _new_events, st.just(0)),
+    st.tuples(st.just(queue.EVENT), st.sampled_from(_answered), st.just(0), _new_events, positive),
+)
 QUEUE = st.one_of(
     _commands,
     st.tuples(st.just(queue.ALLOCATE), number(16), _new_buffers, u64),
     st.tuples(st.just(queue.RELEASE), u64, st.lists(u64, min_size=1, max_size=8).map(tuple)),
     _advances,
     _results,
+    _asks,
+    st.tuples(st.just(queue.STATE), st.sampled_from(_answered), _new_events, positive, st.booleans() | errors),
     st.tuples(st.just(queue.UNNAMED), _new_buffers, errors),
 )
 

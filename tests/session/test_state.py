@@ -28,6 +28,8 @@ EXAMPLES = {
     queue.RELEASE: (Lane.QUEUE, "queue", "release"),
     queue.ADVANCE: (Lane.QUEUE, "queue", "advance"),
     queue.RESULT: (Lane.QUEUE, "queue", "result"),
+    queue.EVENT: (Lane.QUEUE, "queue", "event_signal"),
+    queue.STATE: (Lane.QUEUE, "queue", "state_set"),
     queue.UNNAMED: (Lane.QUEUE, "queue", "unnamed"),
 }
 ENDING = {bootstrap.REJECT, control.GOAWAY, control.FAILURE}

@@ -24,9 +24,12 @@ from remora.session.state import Lane
 from remora.wire.calls import CommandBufferUpload
 from remora.wire.command_buffer import (
     OPEN,
+    SIGNAL_EVENT,
+    WAIT_EVENT,
     Recorded,
     RecordedCopy,
     RecordedDispatch,
+    RecordedEvent,
     RecordedFill,
     RecordedLabel,
     RecordedUpdate,
@@ -209,6 +212,8 @@ def names_of(records: list[Recorded]) -> Iterator[tuple[int, ResourceType]]:
                 for ref in bindings:
                     if ref.buffer:
                         yield ref.buffer, ResourceType.BUFFER
+            case RecordedEvent(_, event):
+                yield event, ResourceType.EVENT
             case RecordedFill(target, _) | RecordedUpdate(target, _):
                 if target.buffer:
                     yield target.buffer, ResourceType.BUFFER
@@ -261,6 +266,16 @@ def _record_copy(commands: CommandBuffer, record: RecordedCopy, find: Find) -> N
     commands.copy(_binding(record.source, find), _binding(record.target, find), record.size)
 
 
+def _record_event(commands: CommandBuffer, record: RecordedEvent, find: Find) -> None:
+    event = find(record.event, ResourceType.EVENT)
+    if record.kind == SIGNAL_EVENT:
+        commands.signal_event(event)
+    elif record.kind == WAIT_EVENT:
+        commands.wait_event(event)
+    else:
+        commands.reset_event(event)
+
+
 def _record_label(commands: CommandBuffer, record: RecordedLabel, _find: Find) -> None:
     if record.text:
         commands.push_label(record.text)
@@ -273,5 +288,6 @@ _RECORD: dict[type, Callable[[CommandBuffer, Any, Find], None]] = {
     RecordedFill: _record_fill,
     RecordedUpdate: _record_update,
     RecordedCopy: _record_copy,
+    RecordedEvent: _record_event,
     RecordedLabel: _record_label,
 }

@@ -16,15 +16,17 @@ from remora.base.ids import ResourceType, describe_id, split_axis
 from remora.errors import DeviceError, Error, PeerError, UsageError
 from remora.hal.buffer import Buffer, BufferView
 from remora.hal.device import Device
+from remora.hal.event import Event
 from remora.hal.executable import Kernel
 from remora.hal.queue import Queue
 from remora.hal.semaphore import Semaphore, Timepoint
 from remora.link.link import Link
 from remora.server.arrivals import Arrivals
 from remora.server.command_buffers import CommandBuffers
+from remora.server.events import Events
 from remora.server.resources import ResourceTable
 from remora.session.axes import CompletionWindow
-from remora.session.events import AllocateReceived, CommandReceived, ReleaseReceived
+from remora.session.events import AllocateReceived, CommandReceived, EventAsked, ReleaseReceived
 from remora.session.state import Lane
 from remora.wire import commands
 from remora.wire.calls import Loaded
@@ -62,6 +64,7 @@ class Dispatcher:
         self.lock = threading.RLock()
         self.arrivals = Arrivals(link)
         self.command_buffers = CommandBuffers(self, devices)
+        self.events = Events(self, devices)
         self._buffers = self.table.of(ResourceType.BUFFER)
         self._executables = self.table.of(ResourceType.EXECUTABLE)
         self._done: deque[tuple[_Axis, int]] = deque()  # what ran at once, to be counted at the next report
@@ -109,6 +112,12 @@ class Dispatcher:
             with self.link.lock:
                 if self.link.session.failure is None:
                     self.link.session.unname(event.provisional, error)
+        if self.command_buffers.held:
+            self.command_buffers.retry()
+
+    def event(self, asked: EventAsked) -> None:
+        """Do what the host does with an event. `lock` is held."""
+        self.events.act(asked)
         if self.command_buffers.held:
             self.command_buffers.retry()
 
@@ -391,6 +400,7 @@ _NAMES = {
     ResourceType.BUFFER: "a buffer",
     ResourceType.EXECUTABLE: "an executable",
     ResourceType.COMMAND_BUFFER: "a command buffer",
+    ResourceType.EVENT: "an event",
 }
 
 
@@ -411,4 +421,5 @@ def _open_gate(gate: Semaphore, error: Error | None) -> None:
 
 
 def _give_back(thing: Any) -> None:
-    thing.close()
+    if not isinstance(thing, Event):  # it holds nothing
+        thing.close()

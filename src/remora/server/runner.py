@@ -19,7 +19,7 @@ from remora.hal.manifest import parse_kernels
 from remora.hal.target import Target
 from remora.link.link import Link
 from remora.server.dispatch import Dispatcher
-from remora.session.events import AllocateReceived, CommandReceived, Event, ReleaseReceived, RequestReceived
+from remora.session.events import AllocateReceived, CommandReceived, Event, EventAsked, ReleaseReceived, RequestReceived
 from remora.session.session import Session
 from remora.session.state import Lane
 from remora.wire.calls import ExecutableLoad
@@ -109,6 +109,8 @@ class SessionRunner:
             self.dispatcher.allocate(event)
         elif type(event) is ReleaseReceived:
             self.dispatcher.release(event)
+        elif type(event) is EventAsked:
+            self.dispatcher.event(event)
         elif type(event) is RequestReceived:
             try:
                 if isinstance(event.body, ExecutableLoad):

@@ -16,6 +16,8 @@ __all__ = [
     "AllocateReceived",
     "CommandReceived",
     "Event",
+    "EventAsked",
+    "EventTold",
     "Failed",
     "Greeted",
     "LanesUp",
@@ -83,6 +85,24 @@ class ReleaseReceived(NamedTuple):
     ids: tuple[int, ...]
 
 
+class EventAsked(NamedTuple):
+    """Server: the host does something with an event; `number` is that of a query or wait to answer with `event_state`."""
+
+    action: int
+    device: int
+    event: int
+    number: int
+
+
+class EventTold(NamedTuple):
+    """Client: the answer to a query or wait."""
+
+    action: int
+    event: int
+    number: int
+    state: bool | Error
+
+
 @dataclass(frozen=True, slots=True)
 class Greeted:
     """Server: a client asks for a session; answer with `accept` or `reject`."""
@@ -133,6 +153,8 @@ Event: TypeAlias = (
     | CommandReceived
     | AllocateReceived
     | ReleaseReceived
+    | EventAsked
+    | EventTold
     | Greeted
     | Accepted
     | LanesUp

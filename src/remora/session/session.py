@@ -26,6 +26,8 @@ from remora.session.events import (
     AllocateReceived,
     CommandReceived,
     Event,
+    EventAsked,
+    EventTold,
     Failed,
     Greeted,
     LanesUp,
@@ -221,6 +223,11 @@ class Session:
         self._unnamed.add(resource)
         return resource
 
+    def event(self, action: int, event: int, *, device: int = 0, number: int = 0) -> None:
+        """Client: do something with an event on the server (wire.queue); `EventTold` answers a query or wait."""
+        self._expect(Role.CLIENT)
+        self._queue_out += frames.encode_event(action, device, event, number)
+
     def release(self, ids: list[int]) -> None:
         """Client: give resources back, after everything submitted so far."""
         self._expect(Role.CLIENT)
@@ -264,6 +271,11 @@ class Session:
         if self.state is not State.OPERATIONAL:
             self.check()
         self._queue_out += frames.encode_result(axis, epoch, data)
+
+    def event_state(self, action: int, event: int, number: int, state: bool | Error) -> None:
+        """Server: answer a query or wait of an event."""
+        self._expect(Role.SERVER)
+        self._queue_out += frames.encode_state(action, event, number, state)
 
     def unname(self, provisional: int, error: Error) -> None:
         """Server: a resource could not be made."""
@@ -437,6 +449,12 @@ class Session:
         self._resolve(provisional)
         events.append(Unnamed(provisional, error))
 
+    def _on_event(self, view: memoryview, pos: int, size: int, events: list[Event]) -> None:
+        events.append(EventAsked(*frames.decode_event(view, pos, size)))
+
+    def _on_state(self, view: memoryview, pos: int, size: int, events: list[Event]) -> None:
+        events.append(EventTold(*frames.decode_state(view, pos, size)))
+
     # -- time and the end -----------------------------------------------------------------------------------------------------
 
     def tick(self, now: float) -> list[Event]:
@@ -530,10 +548,12 @@ _QUEUE_FRAMES: dict[Role, dict[int, Callable[[Session, memoryview, int, int, lis
         frames.COMMAND: Session._on_command,
         frames.ALLOCATE: Session._on_allocate,
         frames.RELEASE: Session._on_release,
+        frames.EVENT: Session._on_event,
     },
     Role.CLIENT: {
         frames.ADVANCE: Session._on_advance,
         frames.RESULT: Session._on_result,
         frames.UNNAMED: Session._on_unnamed,
+        frames.STATE: Session._on_state,
     },
 }

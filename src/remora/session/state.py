@@ -91,9 +91,10 @@ TRANSITIONS: dict[State, dict[Stimulus, State]] = {
 
 #: frame kind -> who may send it.
 SENDER: dict[int, frozenset[Role]] = {
-    **dict.fromkeys((bootstrap.HELLO, control.REQUEST, queue.COMMAND, queue.ALLOCATE, queue.RELEASE), frozenset({Role.CLIENT})),
+    **dict.fromkeys((bootstrap.HELLO, control.REQUEST), frozenset({Role.CLIENT})),
+    **dict.fromkeys((queue.COMMAND, queue.ALLOCATE, queue.RELEASE, queue.EVENT), frozenset({Role.CLIENT})),
     **dict.fromkeys((bootstrap.ACCEPT, bootstrap.REJECT, control.RESPONSE), frozenset({Role.SERVER})),
-    **dict.fromkeys((queue.ADVANCE, queue.RESULT, queue.UNNAMED), frozenset({Role.SERVER})),
+    **dict.fromkeys((queue.ADVANCE, queue.RESULT, queue.UNNAMED, queue.STATE), frozenset({Role.SERVER})),
     **dict.fromkeys((control.PING, control.PONG, control.GOAWAY, control.FAILURE), frozenset(Role)),
 }
 

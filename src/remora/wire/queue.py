@@ -6,10 +6,14 @@
     ADVANCE    size u32 | 0x38 | failed u8 | names u16 | axis u64 | epoch u64 | names x (provisional u64, id u64) | status if failed
     RESULT     size u32 | 0x39 | pad u8 | 0 u16       | axis u64 | epoch u64 | data of a READ, and `pad` bytes (0 to 7) of zero
     UNNAMED    size u32 | 0x3a | 0 u8  | 0 u16        | provisional id u64 | status
+    EVENT      size u32 | 0x33 | action u8 | device u16 (CREATE) | event id u64 | number u64 (QUERY, WAIT)
+    STATE      size u32 | 0x3b | 0 clear, 1 set, 2 failed u8 | QUERY or WAIT u16 | event id u64 | number u64 | status if failed
 
 A COMMAND signals exactly one entry, (axis, epoch), and epochs on an axis are consecutive from 1. ADVANCE says that everything
 on the axis up to and including `epoch` is done; a failed one says that `epoch` failed and that the axis has ended. An older
 ADVANCE is no error, and one at epoch 0 only brings names. Each ALLOCATE is answered once: by a name in an ADVANCE or by UNNAMED.
+EVENT does what the host does with an event, at once: CREATE 0 (its provisional id stays), SIGNAL 1, RESET 2, QUERY 3, WAIT 4.
+STATE answers QUERY with its number, and WAIT once the event is set; of several WAITs that end together the last is answered.
 RELEASE names the number of COMMANDs sent before it: the server frees nothing while one of them is not yet submitted to the device.
 """
 
@@ -31,23 +35,34 @@ __all__ = [
     "ADVANCE_SIZE",
     "ALLOCATE",
     "COMMAND",
+    "EVENT",
+    "EVENT_CREATE",
+    "EVENT_QUERY",
+    "EVENT_RESET",
+    "EVENT_SIGNAL",
+    "EVENT_WAIT",
     "HEAD",
     "MAX_NAMES",
     "MAX_RELEASE",
     "RELEASE",
     "RESULT",
+    "STATE",
     "UNNAMED",
     "decode_advance",
     "decode_allocate",
     "decode_command",
+    "decode_event",
     "decode_release",
     "decode_result",
+    "decode_state",
     "decode_unnamed",
     "encode_advance",
     "encode_allocate",
     "encode_command",
+    "encode_event",
     "encode_release",
     "encode_result",
+    "encode_state",
     "encode_unnamed",
 ]
 
@@ -57,6 +72,9 @@ RELEASE: Final = 0x32
 ADVANCE: Final = 0x38
 RESULT: Final = 0x39
 UNNAMED: Final = 0x3A
+EVENT: Final = 0x33
+STATE: Final = 0x3B
+EVENT_CREATE, EVENT_SIGNAL, EVENT_RESET, EVENT_QUERY, EVENT_WAIT = range(5)
 
 #: Ids in one RELEASE, and names in one ADVANCE.
 MAX_RELEASE: Final = 4096
@@ -192,6 +210,42 @@ def decode_unnamed(view: memoryview, pos: int, size: int) -> tuple[int, Error]:
     if not is_id(resource, ResourceType.BUFFER, provisional=True):
         raise PeerError(f"an UNNAMED for {resource:#x}, which is no provisional id of a buffer")
     return resource, read_status(reader)
+
+
+def encode_event(action: int, device: int, event: int, number: int) -> bytes:
+    """An EVENT."""
+    return _PAIR_HEAD.pack(24, EVENT, action, device, event, number)
+
+
+def decode_event(view: memoryview, pos: int, size: int) -> tuple[int, int, int, int]:
+    """(action, device, event, number)."""
+    _, _, action, device, event, number = _exact(view, pos, size, 24, "EVENT")
+    if action > EVENT_WAIT or (device and action != EVENT_CREATE) or (number != 0) != (action in (EVENT_QUERY, EVENT_WAIT)):
+        raise PeerError(f"an EVENT with the action {action}, the device {device} and the number {number}")
+    if not is_id(event, ResourceType.EVENT, provisional=True):
+        raise PeerError(f"an EVENT for {event:#x}, which is no provisional id of an event")
+    return action, device, event, number
+
+
+def encode_state(action: int, event: int, number: int, state: bool | Error) -> bytes:
+    """A STATE."""
+    if not isinstance(state, Error):
+        return _PAIR_HEAD.pack(24, STATE, state, action, event, number)
+    return write_status(Writer().u64(event).u64(number), state).frame(STATE, 2, action)
+
+
+def decode_state(view: memoryview, pos: int, size: int) -> tuple[int, int, int, bool | Error]:
+    """(action, event, number, whether it is set or why that cannot be known)."""
+    if size < 24:
+        raise PeerError("a STATE shorter than its header")
+    _, _, state, action, event, number = _PAIR_HEAD.unpack_from(view, pos)
+    if state > 2 or action not in (EVENT_QUERY, EVENT_WAIT) or not number or (state < 2 and size != 24):
+        raise PeerError(f"a STATE of {size} bytes with the state {state}, to the action {action} with the number {number}")
+    if not is_id(event, ResourceType.EVENT, provisional=True):
+        raise PeerError(f"a STATE of {event:#x}, which is no provisional id of an event")
+    if state < 2:
+        return action, event, number, bool(state)
+    return action, event, number, read_status(Reader(view[pos + 24 : pos + size], "a STATE"))
 
 
 def _read_name(reader: Reader) -> tuple[int, int]:

@@ -20,6 +20,8 @@ from remora.hal.records import (
     Binding,
     CopyRecord,
     DispatchRecord,
+    EventAction,
+    EventRecord,
     FillRecord,
     LabelRecord,
     Record,
@@ -29,9 +31,13 @@ from remora.hal.records import (
 )
 from remora.wire.command_buffer import (
     OPEN,
+    RESET_EVENT,
+    SIGNAL_EVENT,
+    WAIT_EVENT,
     Recorded,
     RecordedCopy,
     RecordedDispatch,
+    RecordedEvent,
     RecordedFill,
     RecordedLabel,
     RecordedUpdate,
@@ -52,14 +58,15 @@ class RemoteCommandBuffer:
     __slots__ = ("_answered", "_closed", "_host", "_lock", "dispatches", "failure", "resource", "stream")
 
     def __init__(self, host: RemoteHost, device: int, commands: CommandBuffer) -> None:
-        self.dispatches = sum(type(record) is DispatchRecord for record in commands.records)
-        self.failure: Error | None = None
-        self.stream = encode_records(commands.records)
-        self.resource = 0
         self._host = host
         self._lock = threading.Lock()
-        self._answered = self._closed = commands.one_shot
+        self._answered, self._closed = False, True  # nothing to forget yet
+        self.dispatches = sum(type(record) is DispatchRecord for record in commands.records)
+        self.failure: Error | None = None
+        self.resource = 0
+        self.stream = encode_records(commands.records)
         if not commands.one_shot:
+            self._closed = False
             self.resource = host.upload(device, commands.slots, self.stream, self.answered)
             self.stream = b""
 
@@ -151,14 +158,20 @@ def _copy(record: CopyRecord) -> RecordedCopy:
     return RecordedCopy(_ref(record.source), _ref(record.target), record.size)
 
 
+def _event(record: EventRecord) -> RecordedEvent:
+    return RecordedEvent(_ACTIONS[record.action], record.event.resource)  # type: ignore[attr-defined]
+
+
 def _label(record: LabelRecord) -> RecordedLabel:
     return RecordedLabel(record.text)
 
 
+_ACTIONS: Final = {EventAction.SIGNAL: SIGNAL_EVENT, EventAction.RESET: RESET_EVENT, EventAction.WAIT: WAIT_EVENT}
 _TRANSLATE: Final[dict[type, Callable[[Any], Recorded]]] = {
     DispatchRecord: _dispatch,
     FillRecord: _fill,
     UpdateRecord: _update,
     CopyRecord: _copy,
+    EventRecord: _event,
     LabelRecord: _label,
 }

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from remora.base.snapshot import DeviceStatistics, LinkStatistics
 from remora.drivers.remote.buffer import RemoteBuffer
 from remora.drivers.remote.command_buffer import RemoteCommandBuffer
+from remora.drivers.remote.event import RemoteEvent
 from remora.drivers.remote.executable import RemoteExecutable
 from remora.drivers.remote.queue import RemoteQueue
 from remora.drivers.remote.semaphore import RemoteSemaphore
@@ -93,6 +94,9 @@ class RemoteDevice(Device):
     def _load(self, target: Target, artifact: Any, kernels: Sequence[KernelInfo]) -> RemoteExecutable:
         resource = self.host.load(self.ordinal, target, encode_kernels(kernels), host_bytes(artifact))
         return RemoteExecutable(self, target, kernels, resource)
+
+    def _event(self) -> RemoteEvent:
+        return self.host.create_event(self)
 
     def _prepare(self, commands: CommandBuffer) -> None:
         commands.prepared = RemoteCommandBuffer(self.host, self.ordinal, commands)

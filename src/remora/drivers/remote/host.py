@@ -8,12 +8,14 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
+from weakref import WeakValueDictionary
 
 from remora.base.ids import ResourceType, split_axis
 from remora.base.snapshot import LinkStatistics
 from remora.base.uri import Uri
 from remora.drivers.remote.buffer import RemoteBuffer
 from remora.drivers.remote.device import RemoteDevice
+from remora.drivers.remote.event import RemoteEvent
 from remora.drivers.remote.queue import RemoteQueue
 from remora.drivers.remote.semaphore import RemoteSemaphore
 from remora.errors import DeadlineError, Error, PeerError, UsageError
@@ -22,13 +24,14 @@ from remora.hal.target import Target
 from remora.link.connect import CONNECT_TIMEOUT, connect_session
 from remora.link.link import Link
 from remora.link.pump import QueuePump
-from remora.session.events import Advanced, Event, Named, Responded, ResultReceived, Unnamed
+from remora.session.events import Advanced, Event, EventTold, Named, Responded, ResultReceived, Unnamed
 from remora.session.keepalive import HeartbeatOptions
 from remora.session.state import Lane
 from remora.wire.bootstrap import Hello
 from remora.wire.calls import MAX_INLINE_ARTIFACT, MAX_INLINE_STREAM, Call, CommandBufferUpload, ExecutableLoad
 from remora.wire.catalog import DeviceEntry
 from remora.wire.control import MAX_REQUESTS
+from remora.wire.queue import EVENT_CREATE
 
 __all__ = ["RemoteHost", "open_devices"]
 
@@ -69,6 +72,7 @@ class RemoteHost:
         self.names: dict[int, RemoteBuffer] = {}
         self._results: dict[tuple[int, int], memoryview] = {}
         self._calls: dict[int, _Call] = {}
+        self.events: WeakValueDictionary[int, RemoteEvent] = WeakValueDictionary()
         self.stalled: set[RemoteQueue] = set()
         """Queues whose held operations could go if the window and the outbox had room; any progress may make some."""
         self._garbage: deque[int] = deque()
@@ -125,6 +129,22 @@ class RemoteHost:
             self.names[resource] = buffer
         self.pump.written(False)
         return buffer
+
+    def create_event(self, device: RemoteDevice) -> RemoteEvent:
+        """An event, usable at once: no round trip."""
+        answers, waits = device.semaphore(), device.semaphore()
+        with self.link.lock:
+            resource = self.link.session.provisional(ResourceType.EVENT)
+            self.link.session.event(EVENT_CREATE, resource, device=device.ordinal)
+        self.events[resource] = event = RemoteEvent(device, resource, answers, waits)
+        self.pump.written(False)
+        return event
+
+    def event(self, action: int, resource: int, number: int) -> None:
+        """Do something with an event, after what was submitted so far and before what will be."""
+        with self.link.lock:
+            self.link.session.event(action, resource, number=number)
+        self.pump.flush()
 
     def forget(self, resource: int) -> None:
         """A resource is not used any more. Takes no lock: a destructor may call it anywhere."""
@@ -241,6 +261,10 @@ class RemoteHost:
                 buffer = self.names.pop(provisional, None)
                 if buffer is not None:
                     buffer.fail(error)
+            case EventTold(action, resource, number, state):
+                told = self.events.get(resource)
+                if told is not None:
+                    told.told(action, number, state)
             case ResultReceived(axis, epoch, data):
                 self._on_result(axis, epoch, data)
             case Responded(request, body):
