@@ -158,7 +158,7 @@ def test_h15_ten_thousand_cycles_on_a_table_of_256_slots():
         seen.add(canonical)
         live.append((canonical, number))
         if len(live) == 256:
-            with pytest.raises(BusyError, match="256 resources"):
+            with pytest.raises(BusyError, match="256 of 256 are in use"):
                 table.add(make_provisional(ResourceType.BUFFER, 20_000 + number), ResourceType.BUFFER, None)
             for old, value in live[::2]:
                 assert table.get(old) == value

@@ -15,7 +15,9 @@ from types import FrameType
 from remora.base.uri import parse_uri, split_host_port
 from remora.cli.show import CONSOLE, fact, waiting
 from remora.errors import UsageError
+from remora.server.flags import add_limits, drain_timeout_of, limits_of
 from remora.server.options import DEFAULT_BIND, ServeOptions
+from remora.server.process import raise_descriptor_limit
 from remora.server.serve import Server
 from remora.session.keepalive import HeartbeatOptions
 
@@ -65,6 +67,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="S",
         help="seconds of silence that end a session (%(default)s)",
     )
+    add_limits(parser)
     parser.add_argument("--with-parent", action="store_true", help="stop when the process that started this one ends")
 
 
@@ -81,7 +84,17 @@ def options_of(args: argparse.Namespace) -> ServeOptions:
         raise UsageError(
             f"--keepalive {heartbeat.interval:g} and --deadline {heartbeat.deadline:g}: the deadline must be the longer one"
         )
-    return ServeOptions(tuple(args.device or ("cpu",)), bind, args.max_sessions, args.shared, args.window, heartbeat, log)
+    return ServeOptions(
+        devices=tuple(args.device or ("cpu",)),
+        bind=bind,
+        max_sessions=args.max_sessions,
+        shared=args.shared,
+        command_window=args.window,
+        heartbeat=heartbeat,
+        log=log,
+        limits=limits_of(args),
+        drain_timeout=drain_timeout_of(args),
+    )
 
 
 def log(line: str) -> None:
@@ -102,6 +115,8 @@ def run(args: argparse.Namespace) -> int:
         server.stop()
 
     with waiting("opening the devices"):
+        if server.options.shared:
+            raise_descriptor_limit()
         server.start()
     signal.set_wakeup_fd(server.wake_fd, warn_on_full_buffer=False)
     for number in (signal.SIGINT, signal.SIGTERM):

@@ -15,6 +15,7 @@ import sys
 from typing import Any
 
 from remora.errors import Error
+from remora.server.flags import add_limits, drain_timeout_of, limits_of
 from remora.server.options import DEFAULT_BIND, ServeOptions
 from remora.server.serve import Server
 from remora.session.keepalive import HeartbeatOptions
@@ -33,6 +34,7 @@ def parse(words: list[str] | None) -> tuple[ServeOptions, bool]:
     parser.add_argument("--window", type=int, default=default.command_window, help="commands a session may have in flight")
     parser.add_argument("--keepalive", type=float, default=default.heartbeat.interval, help="seconds between heartbeats")
     parser.add_argument("--deadline", type=float, default=default.heartbeat.deadline, help="seconds until a silent client is lost")
+    add_limits(parser)
     parser.add_argument("--until-eof", action="store_true", help="stop when standard input ends")
     given = parser.parse_args(words)
     options = ServeOptions(
@@ -42,6 +44,8 @@ def parse(words: list[str] | None) -> tuple[ServeOptions, bool]:
         shared=given.shared,
         command_window=given.window,
         heartbeat=HeartbeatOptions(given.keepalive, given.deadline),
+        limits=limits_of(given),
+        drain_timeout=drain_timeout_of(given),
         log=lambda line: print(line, flush=True),  # noqa: T201  (the log is this program's output)
     )
     return options, given.until_eof

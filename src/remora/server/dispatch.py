@@ -10,7 +10,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
-from typing import Any
+from typing import Any, TypeAlias
 
 from remora.base.ids import ResourceType, describe_id, split_axis
 from remora.errors import DeviceError, Error, PeerError, UsageError
@@ -24,6 +24,8 @@ from remora.link.link import Link
 from remora.server.arrivals import Arrivals
 from remora.server.command_buffers import CommandBuffers
 from remora.server.events import Events
+from remora.server.options import SessionLimits
+from remora.server.quotas import Quotas
 from remora.server.resources import ResourceTable
 from remora.session.axes import CompletionWindow
 from remora.session.events import AllocateReceived, CommandReceived, EventAsked, ReleaseReceived
@@ -57,10 +59,11 @@ class _Axis:
 class Dispatcher:
     """Runs a session's commands. `lock` guards the table and submission; completions come from any thread."""
 
-    def __init__(self, link: Link, devices: Sequence[Device]) -> None:
+    def __init__(self, link: Link, devices: Sequence[Device], limits: SessionLimits) -> None:
         self.link = link
         self.devices = devices
-        self.table = ResourceTable()
+        self.quotas = Quotas(limits)
+        self.table = ResourceTable(limits.resources)
         self.lock = threading.RLock()
         self.arrivals = Arrivals(link)
         self.command_buffers = CommandBuffers(self, devices)
@@ -101,8 +104,7 @@ class Dispatcher:
         try:
             if event.device >= len(self.devices):
                 raise UsageError(f"there is no device {event.device}; the server has {len(self.devices)}")
-            buffer = self.devices[event.device].allocate(event.size)
-            resource = self.table.add(event.provisional, ResourceType.BUFFER, buffer)
+            resource = self._make_buffer(event)
             with self.link.lock:
                 self._names.append((event.provisional, resource))
         except PeerError:
@@ -114,6 +116,22 @@ class Dispatcher:
                     self.link.session.unname(event.provisional, error)
         if self.command_buffers.held:
             self.command_buffers.retry()
+
+    def _make_buffer(self, event: AllocateReceived) -> int:
+        """Allocate within the quota and put it into the table. Raises which limit is reached; then nothing is held."""
+        memory = self.quotas.memory
+        memory.take(event.size)
+        try:
+            buffer = self.devices[event.device].allocate(event.size)
+        except BaseException:
+            memory.give_back(event.size)
+            raise
+        self.quotas.charge(buffer, memory, event.size)
+        try:
+            return self.table.add(event.provisional, ResourceType.BUFFER, buffer)
+        except BaseException:
+            self._give_back(buffer)
+            raise
 
     def event(self, asked: EventAsked) -> None:
         """Do what the host does with an event. `lock` is held."""
@@ -127,7 +145,7 @@ class Dispatcher:
             self._deferred.append(event)
             return
         for resource in event.ids:
-            self.table.release(resource, _give_back)
+            self.table.release(resource, self._give_back)
 
     def grant(self, request: int, provisional: int, kind: ResourceType, thing: Any) -> None:
         """What a request asked for is there: answer it, and submit what waited."""
@@ -135,7 +153,7 @@ class Dispatcher:
             try:
                 resource = self.table.add(provisional, kind, thing)
             except Error as error:
-                _give_back(thing)
+                self._give_back(thing)
                 self.refuse(request, provisional, error)
                 return
             self.unpark()
@@ -196,7 +214,12 @@ class Dispatcher:
             self._deferred.clear()
             for axis in self._axes.values():
                 axis.parked.clear()
-            self.table.clear(_give_back)
+            self.table.clear(self._give_back)
+
+    def _give_back(self, thing: Any) -> None:
+        if not isinstance(thing, Event):  # it holds nothing
+            thing.close()
+        self.quotas.settle(thing)
 
     # -- submission -----------------------------------------------------------------------------------------------------------
 
@@ -384,14 +407,34 @@ class Dispatcher:
         return self.command_buffers.run(axis.queue, body, wait)
 
 
-_RUN: dict[int, Callable[[Dispatcher, _Axis, int, Any, tuple[Timepoint, ...]], Timepoint]] = {
+_Run: TypeAlias = Callable[[Dispatcher, _Axis, int, Any, tuple[Timepoint, ...]], Timepoint]
+
+
+def _counted(run: _Run) -> _Run:
+    """A transfer, counted by its session's quota from its submission to its end, good or bad."""
+
+    def transfer(dispatcher: Dispatcher, axis: _Axis, epoch: int, body: Any, wait: tuple[Timepoint, ...]) -> Timepoint:
+        transfers = dispatcher.quotas.transfers
+        transfers.take()
+        try:
+            point = run(dispatcher, axis, epoch, body, wait)
+        except BaseException:
+            transfers.give_back()
+            raise
+        point.on_done(transfers.give_back)
+        return point
+
+    return transfer
+
+
+_RUN: dict[int, _Run] = {
     commands.BARRIER: Dispatcher._run_barrier,
     commands.FILL: Dispatcher._run_fill,
     commands.UPDATE: Dispatcher._run_update,
     commands.COPY: Dispatcher._run_copy,
     commands.READ: Dispatcher._run_read,
-    commands.UPLOAD: Dispatcher._run_upload,
-    commands.DOWNLOAD: Dispatcher._run_download,
+    commands.UPLOAD: _counted(Dispatcher._run_upload),
+    commands.DOWNLOAD: _counted(Dispatcher._run_download),
     commands.DISPATCH: Dispatcher._run_dispatch,
     commands.EXECUTE: Dispatcher._run_execute,
 }
@@ -418,8 +461,3 @@ def _open_gate(gate: Semaphore, error: Error | None) -> None:
         gate.signal(1)
     else:
         gate.fail(error)
-
-
-def _give_back(thing: Any) -> None:
-    if not isinstance(thing, Event):  # it holds nothing
-        thing.close()

@@ -7,10 +7,26 @@ from dataclasses import dataclass
 
 from remora.session.keepalive import HeartbeatOptions
 
-__all__ = ["DEFAULT_BIND", "ServeOptions"]
+__all__ = ["DEFAULT_BIND", "ServeOptions", "SessionLimits"]
 
 DEFAULT_BIND = "tcp://0.0.0.0:5000"
 DEFAULT_HEARTBEAT = HeartbeatOptions(2.0, 15.0)
+
+
+@dataclass(frozen=True, slots=True)
+class SessionLimits:
+    """What one session may have (H07); None sets no limit. Its window of commands is in `ServeOptions.command_window`."""
+
+    memory: int | None = None
+    """Bytes of its buffers on all devices together, as they were asked for."""
+    transfers: int | None = None
+    """Uploads and downloads over bulk that are submitted and not done."""
+    executables: int | None = None
+    """Executables that are loaded or being loaded."""
+    resources: int = 1 << 16
+    """Buffers, executables and command buffers together."""
+    idle_timeout: float | None = None
+    """Seconds without a command or request, and with nothing in flight, after which it is ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,3 +44,7 @@ class ServeOptions:
     """A client that is silent for longer than the deadline has lost its session."""
     log: Callable[[str], None] = lambda _: None
     """Called with one line for each session that begins or ends."""
+    limits: SessionLimits = SessionLimits()
+    """What each session may have."""
+    drain_timeout: float = 5.0
+    """What sessions have in flight when the server stops has this long to finish."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import resource
 import select
 import signal
 import socket
@@ -18,18 +19,19 @@ from remora.carriers.carrier import Carrier
 from remora.errors import BrokenError, DeadlineError, Error
 from remora.hal.device import Device
 from remora.hal.registry import open_devices
+from remora.server.options import ServeOptions
 from remora.server.runner import SessionRunner
 from remora.server.slot import JOIN_TIMEOUT, ProcessSlot, confirm_lanes, hear, say_farewell
 from remora.session.session import Session
 from remora.session.state import Lane
 from remora.wire.bootstrap import Accept
 
-__all__ = ["open_all", "spawn"]
+__all__ = ["open_all", "raise_descriptor_limit", "spawn"]
 
 PR_SET_PDEATHSIG = 1
 
 
-def spawn(session: Session, control: Carrier, accept: Accept, devices: Sequence[str], scheme: str) -> ProcessSlot:
+def spawn(session: Session, control: Carrier, accept: Accept, options: ServeOptions, scheme: str) -> ProcessSlot:
     """Fork the process that serves `session`. The control carrier is the child's from here; the parent keeps its descriptor."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     parent = os.getpid()
@@ -38,7 +40,7 @@ def spawn(session: Session, control: Carrier, accept: Accept, devices: Sequence[
         code = 1
         try:
             _isolate(parent, {control.fileno(), theirs.fileno()})
-            _serve(session, control, accept, devices, theirs, scheme)
+            _serve(session, control, accept, options, theirs, scheme)
             code = 0
         except Error as error:
             code = 0 if isinstance(error, BrokenError) else 1
@@ -63,6 +65,14 @@ def _isolate(parent: int, keep: set[int]) -> None:
         if fd > 2 and fd not in keep:
             with suppress(OSError):
                 os.close(fd)
+    raise_descriptor_limit()
+
+
+def raise_descriptor_limit() -> None:
+    """Let this process have as many descriptors as it may: a large buffer of the cpu device is one."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def open_all(uris: Sequence[str]) -> list[Device]:
@@ -78,9 +88,11 @@ def open_all(uris: Sequence[str]) -> list[Device]:
     return devices
 
 
-def _serve(session: Session, control: Carrier, accept: Accept, uris: Sequence[str], supervisor: socket.socket, scheme: str) -> None:
+def _serve(
+    session: Session, control: Carrier, accept: Accept, options: ServeOptions, supervisor: socket.socket, scheme: str
+) -> None:
     try:
-        devices = open_all(uris)
+        devices = open_all(options.devices)
         session.accept(accept)
     except Error as error:
         session.reject(error)
@@ -94,7 +106,7 @@ def _serve(session: Session, control: Carrier, accept: Accept, uris: Sequence[st
         say_farewell(session, control, error)
         _say_why(session, supervisor)
         return
-    runner = SessionRunner(session, carriers, devices)
+    runner = SessionRunner(session, carriers, devices, options.limits)
 
     def on_supervisor() -> None:
         message = supervisor.recv(4096)

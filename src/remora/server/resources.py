@@ -116,7 +116,10 @@ class ResourceTable:
             slot = len(self._generations)
             self._generations.append(0)
         else:
-            raise BusyError(f"the session has {self.capacity} resources; release some")
+            raise BusyError(
+                f"the session's quota of resources: asked for 1, {self.capacity} of {self.capacity} are in use; "
+                "release some, or serve with more --session-resources"
+            )
         self._generations[slot] += 1
         return self._generations[slot], slot
 

@@ -19,6 +19,7 @@ from remora.hal.manifest import parse_kernels
 from remora.hal.target import Target
 from remora.link.link import Link
 from remora.server.dispatch import Dispatcher
+from remora.server.options import SessionLimits
 from remora.session.events import AllocateReceived, CommandReceived, Event, EventAsked, ReleaseReceived, RequestReceived
 from remora.session.session import Session
 from remora.session.state import Lane
@@ -33,10 +34,10 @@ MAX_UNREAD = 4 << 20
 class SessionRunner:
     """Serves one session on open devices, which it does not own. `serve` and `run` return when the session has ended."""
 
-    def __init__(self, session: Session, carriers: dict[Lane, Carrier], devices: Sequence[Device]) -> None:
+    def __init__(self, session: Session, carriers: dict[Lane, Carrier], devices: Sequence[Device], limits: SessionLimits) -> None:
         self.link = Link(session, carriers, self)
         self.devices = devices
-        self.dispatcher = Dispatcher(self.link, devices)
+        self.dispatcher = Dispatcher(self.link, devices, limits)
         self.error: Error | None = None
         self._queue_thread = threading.Thread(target=self._run_queue_lane, name="remora queue lane", daemon=True)
 
@@ -128,11 +129,19 @@ class SessionRunner:
         """Load an executable: at once when it came along, or when its bulk transfer is complete."""
         with self.dispatcher.lock:
             self.dispatcher.table.announce(body.resource, ResourceType.EXECUTABLE)
+        try:
+            self.dispatcher.quotas.executables.take()
+        except Error as error:
+            if body.transfer_id:
+                self.link.bulk.abort(body.transfer_id, error)
+            self.dispatcher.refuse(request, body.resource, error)
+            return
         self.dispatcher.arrivals.receive(
             body.size, body.artifact, body.transfer_id, lambda data, error: self._finish_load(request, body, data, error)
         )
 
     def _finish_load(self, request: int, body: ExecutableLoad, artifact: memoryview, error: Error | None) -> None:
+        quotas = self.dispatcher.quotas
         try:
             if error is not None:
                 raise error
@@ -140,6 +149,8 @@ class SessionRunner:
                 raise UsageError(f"there is no device {body.device}; the server has {len(self.devices)}")
             executable = self.devices[body.device].load_artifact(Target(*body.target), artifact, parse_kernels(body.manifest))
         except Error as failure:
+            quotas.executables.give_back()
             self.dispatcher.refuse(request, body.resource, failure)
             return
+        quotas.charge(executable, quotas.executables)
         self.dispatcher.grant(request, body.resource, ResourceType.EXECUTABLE, executable)

@@ -211,9 +211,9 @@ class Server:
         )
         slot: Slot
         if options.shared:
-            slot = ThreadSlot(accept, session, carrier, open_all(options.devices))
+            slot = ThreadSlot(accept, session, carrier, open_all(options.devices), options.limits)
         else:
-            slot = spawn(session, carrier, accept, options.devices, parse_uri(carrier.local).scheme)
+            slot = spawn(session, carrier, accept, options, parse_uri(carrier.local).scheme)
         self._slots[slot.fileno()] = slot
         options.log(f"session {slot.session_id} began: {hello.client or carrier.peer}{slot.place}")
 

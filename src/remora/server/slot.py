@@ -15,6 +15,7 @@ from time import monotonic
 from remora.carriers.carrier import Carrier
 from remora.errors import DeadlineError, DeviceLostError, Error
 from remora.hal.device import Device
+from remora.server.options import SessionLimits
 from remora.server.runner import SessionRunner
 from remora.session.session import Session
 from remora.session.state import Lane
@@ -143,11 +144,14 @@ class ProcessSlot(Slot):
 class ThreadSlot(Slot):
     """A session on a thread of this process. Its devices are its own, because a queue that has failed stays failed (H07)."""
 
-    def __init__(self, accept: Accept, session: Session, control: Carrier, devices: Sequence[Device]) -> None:
+    def __init__(
+        self, accept: Accept, session: Session, control: Carrier, devices: Sequence[Device], limits: SessionLimits
+    ) -> None:
         super().__init__(accept, session.hello.client if session.hello else "")
         self._session = session
         self._carriers = {Lane.CONTROL: control}
         self._devices = devices
+        self._limits = limits
         self._done = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._runner: SessionRunner | None = None
         self._thread: threading.Thread | None = None
@@ -184,7 +188,7 @@ class ThreadSlot(Slot):
         self._carriers[lane] = carrier
         self._session.lane_joined(lane)
         if not self.missing:
-            self._runner = SessionRunner(self._session, self._carriers, self._devices)
+            self._runner = SessionRunner(self._session, self._carriers, self._devices, self._limits)
             self._thread = threading.Thread(target=self._run, name=f"remora session {self.session_id}", daemon=True)
             self._thread.start()
 

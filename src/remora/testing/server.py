@@ -30,7 +30,8 @@ PATIENCE = 30.0
 class ServerProcess:
     """A server in another process. `with` or `start()` starts it and returns once it listens; `close()` ends it.
 
-    `device` and `bind` are one URI or several; the other options are those of `python -m remora.server`, times in seconds.
+    `device` and `bind` are one URI or several; the other options are those of `python -m remora.server`, times in seconds, and
+    `flags` are more words of its command line, such as `("--session-memory", "1GiB")`.
     `start` raises BrokenError with the server's output when it ends instead, DeadlineError when it is not ready in `timeout`.
     """
 
@@ -44,6 +45,7 @@ class ServerProcess:
         window: int | None = None,
         keepalive: float | None = None,
         deadline: float | None = None,
+        flags: Sequence[str] = (),
         timeout: float = PATIENCE,
     ) -> None:
         self._binds = _several(bind)
@@ -55,7 +57,7 @@ class ServerProcess:
         for name, number in (("--window", window), ("--keepalive", keepalive), ("--deadline", deadline)):
             if number is not None:
                 command += [name, str(number)]
-        self._command = [*command, "--shared"] if shared else command
+        self._command = [*command, *(["--shared"] if shared else []), *flags]
         self._process: subprocess.Popen[str] | None = None
         self._reader: threading.Thread | None = None
         self._lines: list[str] = []
