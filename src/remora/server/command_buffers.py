@@ -112,16 +112,16 @@ class CommandBuffers:
 
     def _snapshot(self, records: list[Recorded]) -> Find:
         """What the records name, looked up at once, so that the recording itself needs no lock."""
-        things: dict[int, Any] = {}
+        things: dict[tuple[int, ResourceType], Any] = {}
         with self._dispatcher.lock:
             for name, kind in names_of(records):
                 try:
-                    things[name] = self._dispatcher.find(name, kind)
+                    things[name, kind] = self._dispatcher.find(name, kind)
                 except Error as error:
-                    things[name] = error
+                    things[name, kind] = error
 
-        def find(name: int, _: ResourceType) -> Any:
-            thing = things[name]
+        def find(name: int, kind: ResourceType) -> Any:
+            thing = things[name, kind]
             if isinstance(thing, Error):
                 raise thing.copy()
             return thing
