@@ -1,65 +1,31 @@
 """The bulk lane: payload moves straight between the caller's memory and the socket, beside commands (H02).
 
-One thread sends (chunks of runnable transfers in turn, and what the receiver owes), one receives; both start with the first
+One thread sends (what the receiver owes, and chunks of runnable transfers in turn), one receives; both start with the first
 transfer. The receiver never sends and never waits for a destination, so two sides that send to each other cannot lock up.
+A transfer's memory is not touched any more when its `done` is called, whoever gave it up.
 """
 
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict, deque
-from collections.abc import Callable
-from typing import TypeAlias
+from collections import deque
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack
 
 from remora.carriers.carrier import Carrier
-from remora.errors import Error, PeerError
-from remora.session.transfers import FREE, ChunkTracker, SendWindow
-from remora.wire.bulk import (
-    BULK_HEADER,
-    COMPLETE,
-    CREDIT,
-    DATA,
-    START,
-    BulkHeader,
-    decode_abort,
-    decode_bulk,
-    encode_abort,
-    encode_bulk,
-)
+from remora.errors import DeviceError, Error, PeerError
+from remora.link.incoming import Incoming, ReceiveTable
+from remora.link.outgoing import MAX_STAGED, Outgoing, SendSchedule
+from remora.link.transfer import Done
+from remora.wire.bulk import BULK_HEADER, CREDIT, BulkHeader, decode_abort, decode_bulk, encode_abort, encode_bulk
 
-__all__ = ["BulkLane", "Done"]
+__all__ = ["MAX_STAGED", "BulkLane", "Done"]
 
-#: Transfers whose first bytes may be sent before the receiver has a place for them. It stages them: FREE bytes each.
-MAX_STAGED = 4
-#: Credits and aborts that may arrive for transfers that have not begun on this side.
-MAX_EARLY = 1024
-
-#: Called once, from a bulk thread, with None or why the transfer failed. It must not block.
-Done: TypeAlias = Callable[[Error | None], None]
-
-
-class _Outgoing:
-    __slots__ = ("credited", "done", "started", "view", "window")
-
-    def __init__(self, view: memoryview, done: Done) -> None:
-        self.view = view
-        self.done = done
-        self.window = SendWindow(view.nbytes)
-        self.started = False
-        self.credited = False
-
-
-class _Incoming:
-    """A transfer on its way here. Before `expect` gives a destination, its first FREE bytes are staged."""
-
-    __slots__ = ("complete", "done", "staged", "tracker", "view")
-
-    def __init__(self) -> None:
-        self.view: memoryview | None = None
-        self.done: Done | None = None
-        self.tracker: ChunkTracker | None = None
-        self.staged: list[tuple[int, bytearray]] = []
-        self.complete = False
+#: Credits that may come for transfers that have not begun here, and aborts that are remembered for such.
+MAX_EARLY_CREDITS = 1 << 16
+MAX_EARLY_ABORTS = 1024
+#: Seconds that the receiver waits for a header before it looks around.
+LOOK = 0.1
 
 
 class BulkLane:
@@ -71,11 +37,12 @@ class BulkLane:
         self._name = name
         self._lock = threading.Lock()
         self._work = threading.Condition(self._lock)
-        self._owed: deque[bytes] = deque()
-        self._outgoing: OrderedDict[int, _Outgoing] = OrderedDict()
-        self._incoming: dict[int, _Incoming] = {}
-        self._staged_there: set[int] = set()  # sent without credit, so that the receiver stages them
-        self._early: dict[int, int | Error] = {}  # credits and aborts that came before `send` or `expect`
+        self._outgoing = SendSchedule()
+        self._incoming = ReceiveTable()
+        self._credits: dict[int, int] = {}  # that came before `send`
+        self._aborts: dict[int, Error] = {}  # that came before `send` or `expect`
+        self._ended: deque[tuple[Done, Error]] = deque()  # to be told by the sender's thread
+        self._verdict: Error | None = None  # a peer's mistake that a caller's thread found; the sender's thread fails the lane
         self._failure: Error | None = None
         self._threads: list[threading.Thread] = []
 
@@ -92,55 +59,64 @@ class BulkLane:
                 thread.start()
 
     def send(self, transfer_id: int, view: memoryview, done: Done) -> None:
-        """Send all of `view` as this transfer, when its turn comes; it must not change until `done`."""
+        """Send all of `view` as this transfer, when its turn comes; it must not change until `done`.
+
+        Raises UsageError for an id that is under way, and what the lane failed of.
+        """
         with self._lock:
-            if self._failure is not None:
-                raise self._failure.copy()
-            outgoing = _Outgoing(view, done)
-            early = self._early.pop(transfer_id, None)
-            if isinstance(early, int):
-                outgoing.window.credit(early)
-                outgoing.credited = True
-            if not isinstance(early, Error):
-                self._outgoing[transfer_id] = outgoing
-                self._start()
-                self._work.notify()
-        if isinstance(early, Error):
-            done(early)
+            self._begin()
+            abort = self._aborts.pop(transfer_id, None)
+            credit = self._credits.pop(transfer_id, None)
+            if abort is not None:
+                self._ended.append((done, abort))
+                return
+            try:
+                self._outgoing.add(transfer_id, view, done, credit)
+            except PeerError as error:
+                self._verdict = error
 
     def expect(self, transfer_id: int, view: memoryview, done: Done) -> None:
-        """Receive this transfer into `view`, whose size must be the transfer's. It may have begun to arrive before."""
-        finished, error = False, None
+        """Receive this transfer into `view`, whose size must be the transfer's. It may have begun to arrive before.
+
+        Raises UsageError for an id that is expected, and what the lane failed of.
+        """
+        finished = False
         with self._lock:
-            if self._failure is not None:
-                raise self._failure.copy()
-            self._start()
-            early = self._early.pop(transfer_id, None)
-            if not isinstance(early, Error):
-                incoming = self._incoming.setdefault(transfer_id, _Incoming())
-                incoming.view, incoming.done = view, done
-                self._owed.append(encode_bulk(CREDIT, transfer_id, view.nbytes))
-                self._work.notify()
-                error = self._settle_destination(transfer_id, incoming)
-                finished = self._take_finished(transfer_id, incoming)
-        if isinstance(early, Error):
-            done(early)
-        elif error is not None:
-            self._fail(error)
-        elif finished:
+            self._begin()
+            abort = self._aborts.pop(transfer_id, None)
+            if abort is not None:
+                self._ended.append((done, abort))
+                return
+            try:
+                finished = self._incoming.expect(transfer_id, view, done)
+            except PeerError as error:
+                self._verdict = error
+            self._outgoing.owed.append(encode_bulk(CREDIT, transfer_id, view.nbytes))
+        if finished:
             done(None)
+
+    def _begin(self) -> None:
+        """Something new: raise the lane's failure, or see to it that the sender looks. The lock is held."""
+        if self._failure is not None:
+            raise self._failure.copy()
+        self._start()
+        self._work.notify()
 
     def abort(self, transfer_id: int, error: Error) -> None:
         """Give up a transfer in either direction, whether it has begun here or not, and tell the peer."""
         with self._lock:
             if self._failure is not None:
                 return
-            gone = self._outgoing.pop(transfer_id, None) or self._incoming.pop(transfer_id, None)
-            self._start()
-            self._owed.append(encode_abort(transfer_id, error))
-            self._work.notify()
-        if gone is not None and gone.done is not None:
-            gone.done(error)
+            self._begin()
+            self._outgoing.owed.append(encode_abort(transfer_id, error))
+            began, outgoing = self._outgoing.remove(transfer_id, error)
+            incoming, now = self._incoming.remove(transfer_id, error)
+            if not began and (incoming is None or incoming.tracker is None):
+                self._incoming.refuse(transfer_id)
+        if outgoing is not None:
+            outgoing.done(error)
+        elif now and incoming is not None and incoming.done is not None:
+            incoming.done(error)
 
     def fail(self, error: Error) -> None:
         """End the lane: every transfer ends with the cause. The link fails the carrier before, which wakes both threads.
@@ -152,15 +128,6 @@ class BulkLane:
                 return
             self._failure = error
             self._work.notify_all()
-
-    def _end_transfers(self, table: dict[int, _Outgoing] | dict[int, _Incoming]) -> None:
-        with self._lock:
-            dones = [transfer.done for transfer in table.values()]
-            table.clear()
-            error = self._failure
-        for done in dones:
-            if done is not None:
-                done(error)
 
     def join(self) -> None:
         """Wait for the threads, after `fail` and the carrier's failure."""
@@ -174,185 +141,129 @@ class BulkLane:
             self._broken(error)
         self.fail(error)
 
+    def _guard(self, loop: Callable[[], None], clear: Callable[[], Iterable[Outgoing | Incoming]]) -> None:
+        """Run a thread's loop until the lane fails, whatever of, and end what is left then."""
+        try:
+            loop()
+        except Error as error:
+            self._fail(error)
+        except BaseException as error:
+            self._fail(DeviceError(f"a callback of a transfer raised {type(error).__name__}: {error}"))
+            raise
+        finally:
+            with self._lock:
+                ends = [(left.done, left.error or self._failure) for left in clear()]
+            with ExitStack() as stack:  # all are told, even if one raises
+                for done, cause in ends:
+                    if done is not None:
+                        stack.callback(done, cause)
+
     # -- sending --------------------------------------------------------------------------------------------------------------
 
     def _send_loop(self) -> None:
         try:
-            while (job := self._next_job()) is not None:
-                job()
-        except Error as error:
-            self._fail(error)
+            self._guard(self._send, self._outgoing.clear)
         finally:
-            self._end_transfers(self._outgoing)
+            self._tell_ends()
 
-    def _next_job(self) -> Callable[[], None] | None:
-        """What to send next: what is owed first, then one chunk of the next runnable transfer. Sleeps while there is none."""
-        with self._lock:
-            while self._failure is None:
-                if self._owed:
-                    frame = self._owed.popleft()
-                    return lambda: self._carrier.send_all(frame)
-                transfer_id, outgoing = self._next_runnable()
-                if outgoing is not None:
-                    self._outgoing.move_to_end(transfer_id)
-                    return lambda: self._send_chunk(transfer_id, outgoing)
-                self._work.wait()
-            return None
+    def _send(self) -> None:
+        schedule, lock, send_all = self._outgoing, self._lock, self._carrier.send_all
+        while True:
+            with lock:
+                gone = schedule.sent()
+                spans = None if gone is not None or self._ended or self._verdict else schedule.next()
+                if spans == [] and self._failure is None:
+                    self._work.wait()
+                    continue
+            if self._failure is not None:
+                if gone is not None:
+                    gone.done(gone.error)
+                return
+            if spans:
+                send_all(*spans)
+            elif gone is not None:
+                gone.done(gone.error)
+            else:
+                self._tell_ends()
+                if self._verdict is not None:
+                    raise self._verdict
 
-    def _next_runnable(self) -> tuple[int, _Outgoing | None]:
-        """A transfer that may send: one with credit, or one of the few that begin without it. The lock is held."""
-        for transfer_id, outgoing in self._outgoing.items():
-            if outgoing.started:
-                if outgoing.window.next_chunk()[1]:
-                    return transfer_id, outgoing
-            elif outgoing.credited:
-                return transfer_id, outgoing
-            elif len(self._staged_there) < MAX_STAGED:
-                self._staged_there.add(transfer_id)
-                return transfer_id, outgoing
-        return 0, None
-
-    def _send_chunk(self, transfer_id: int, outgoing: _Outgoing) -> None:
-        window = outgoing.window
-        spans: list[bytes | memoryview] = []
-        if not outgoing.started:
-            outgoing.started = True
-            spans.append(encode_bulk(START, transfer_id, window.total))
-        offset, size = window.next_chunk()
-        if size:
-            spans += (encode_bulk(DATA, transfer_id, offset, size), outgoing.view[offset : offset + size])
-            window.send(size)
-        if window.complete:
-            spans.append(encode_bulk(COMPLETE, transfer_id, window.total))
-        self._carrier.send_all(*spans)
-        if window.complete:
-            with self._lock:
-                gone = self._outgoing.pop(transfer_id, None)
-            if gone is not None:
-                outgoing.done(None)
+    def _tell_ends(self) -> None:
+        """Tell what `send` and `expect` must not: their callers may hold locks that `done` needs."""
+        while self._ended:
+            done, error = self._ended.popleft()
+            done(error)
 
     # -- receiving ------------------------------------------------------------------------------------------------------------
 
     def _receive_loop(self) -> None:
+        self._guard(self._receive, self._incoming.clear)
+
+    def _receive(self) -> None:
         header = memoryview(bytearray(BULK_HEADER.size))
-        try:
-            while self._failure is None:
-                self._read(header)
-                self._on_frame(decode_bulk(header))
-        except Error as error:
-            self._fail(error)
-        finally:
-            self._end_transfers(self._incoming)
+        actions = {0x40: self._on_start, 0x41: self._on_data, 0x42: self._on_complete, 0x43: self._on_abort, 0x44: self._on_credit}
+        while self._read_header(header):
+            frame = decode_bulk(header)
+            actions[frame.kind](frame)
+
+    def _read_header(self, header: memoryview) -> bool:
+        """Fill `header`; False when the lane has failed.
+
+        Between frames this polls. A thread asleep in recv on a unix socket is woken whenever the peer reads what this side sends.
+        """
+        receive_into, rest = self._carrier.receive_into, header
+        while len(rest):
+            if self._failure is not None:
+                return False
+            rest = rest[receive_into(rest, 0) or receive_into(rest, LOOK) :]
+        return True
 
     def _read(self, into: memoryview) -> None:
         """Fill `into` from the carrier."""
         while len(into):
             into = into[self._carrier.receive_into(into) :]
 
-    def _on_frame(self, frame: BulkHeader) -> None:
-        match frame.kind:
-            case 0x40:
-                self._on_start(frame)
-            case 0x41:
-                self._on_data(frame)
-            case 0x42:
-                self._on_complete(frame)
-            case 0x43:
-                self._on_abort(frame)
-            case 0x44:
-                self._on_credit(frame)
-
     def _on_credit(self, frame: BulkHeader) -> None:
         with self._lock:
-            self._staged_there.discard(frame.transfer_id)
-            outgoing = self._outgoing.get(frame.transfer_id)
-            if outgoing is None:
-                self._keep_early(frame.transfer_id, frame.value)
+            if self._outgoing.credit(frame.transfer_id, frame.value):
+                self._work.notify()
                 return
-            outgoing.window.credit(frame.value)
-            outgoing.credited = True
-            self._work.notify()
-
-    def _keep_early(self, transfer_id: int, news: int | Error) -> None:
-        """Remember a credit or abort for a transfer that this side has not begun, or has ended. The lock is held."""
-        self._early[transfer_id] = news
-        if len(self._early) > MAX_EARLY:
-            del self._early[next(iter(self._early))]
+            if len(self._credits) >= MAX_EARLY_CREDITS:
+                raise PeerError(f"more than {MAX_EARLY_CREDITS} credits for transfers that did not begin")
+            self._credits[frame.transfer_id] = frame.value
 
     def _on_start(self, frame: BulkHeader) -> None:
         with self._lock:
-            incoming = self._incoming.setdefault(frame.transfer_id, _Incoming())
-            if sum(other.view is None for other in self._incoming.values()) > 2 * MAX_STAGED:
-                raise PeerError(f"more than {MAX_STAGED} transfers were sent without credit")
-            if incoming.tracker is not None:
-                raise PeerError(f"the transfer {frame.transfer_id} started twice")
-            incoming.tracker = ChunkTracker(frame.value)
-            error = self._settle_destination(frame.transfer_id, incoming)
-        if error is not None:
-            raise error
-
-    def _settle_destination(self, transfer_id: int, incoming: _Incoming) -> Error | None:
-        """With both a START and a destination: move what was staged there. The lock is held."""
-        view, tracker = incoming.view, incoming.tracker
-        if view is None or tracker is None:
-            return None
-        if view.nbytes != tracker.total:
-            return PeerError(f"the transfer {transfer_id} has {tracker.total} bytes, its command says {view.nbytes}")
-        for offset, data in incoming.staged:
-            view[offset : offset + len(data)] = data
-        incoming.staged.clear()
-        tracker.grant_all()
-        return None
+            self._incoming.start(frame)
 
     def _on_data(self, frame: BulkHeader) -> None:
         with self._lock:
-            incoming = self._incoming.get(frame.transfer_id)
-            if incoming is not None:
-                if incoming.tracker is None:
-                    raise PeerError(f"DATA before START in the transfer {frame.transfer_id}")
-                incoming.tracker.take(frame.value, frame.rest)
-            view = incoming.view if incoming is not None else None
-        if view is not None:
-            self._read(view[frame.value : frame.value + frame.rest])
-            return
-        staged = bytearray(min(frame.rest, FREE))
-        self._read(memoryview(staged))
+            place = self._incoming.data(frame)
+        self._read(place)
         with self._lock:
-            if incoming is None:  # given up on this side: what was under way is dropped
-                return
-            if incoming.view is None:
-                incoming.staged.append((frame.value, staged))
-            else:
-                incoming.view[frame.value : frame.value + frame.rest] = staged
+            gone = self._incoming.landed(frame, place)
+        if gone is not None and gone.done is not None:
+            gone.done(gone.error)
 
     def _on_complete(self, frame: BulkHeader) -> None:
         with self._lock:
-            incoming = self._incoming.get(frame.transfer_id)
-            if incoming is None:
-                return
-            if incoming.tracker is None or not incoming.tracker.complete or frame.value != incoming.tracker.total:
-                raise PeerError(f"COMPLETE before the last byte of the transfer {frame.transfer_id}")
-            incoming.complete = True
-            finished = self._take_finished(frame.transfer_id, incoming)
-        if finished and incoming.done is not None:
-            incoming.done(None)
-
-    def _take_finished(self, transfer_id: int, incoming: _Incoming) -> bool:
-        """Forget the transfer when everything is here and at its destination. The lock is held."""
-        if not incoming.complete or incoming.view is None:
-            return False
-        del self._incoming[transfer_id]
-        return True
+            finished = self._incoming.complete(frame)
+        if finished is not None and finished.done is not None:
+            finished.done(None)
 
     def _on_abort(self, frame: BulkHeader) -> None:
         rest = memoryview(bytearray(frame.rest))
         self._read(rest)
         error = decode_abort(rest)
         with self._lock:
-            self._staged_there.discard(frame.transfer_id)
-            gone = self._outgoing.pop(frame.transfer_id, None) or self._incoming.pop(frame.transfer_id, None)
-            if gone is None or gone.done is None:
-                self._keep_early(frame.transfer_id, error)
+            began, outgoing = self._outgoing.remove(frame.transfer_id, error)
+            incoming, _ = self._incoming.remove(frame.transfer_id, error)
+            if not began and (incoming is None or incoming.done is None):
+                if len(self._aborts) >= MAX_EARLY_ABORTS:
+                    del self._aborts[next(iter(self._aborts))]
+                self._aborts[frame.transfer_id] = error
             self._work.notify()
-        if gone is not None and gone.done is not None:
-            gone.done(error)
+        if outgoing is not None:
+            outgoing.done(error)
+        elif incoming is not None and incoming.done is not None:
+            incoming.done(error)
