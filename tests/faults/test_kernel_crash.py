@@ -118,4 +118,5 @@ def test_h06_the_server_keeps_no_descriptor_and_no_process_of_a_session_that_end
     before = len(list(place.iterdir()))
     for first in (4, 7, 10):
         one_of_each(first)
-    until(lambda: len(list(place.iterdir())) == before, lambda: f"{before} descriptors became {len(list(place.iterdir()))}")
+    # the last session of the first round may not have been reaped yet when `before` was counted
+    until(lambda: len(list(place.iterdir())) <= before, lambda: f"{before} descriptors became {len(list(place.iterdir()))}")
