@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias, final
 
-from remora.errors import Status, UnsupportedError, UsageError
+from remora.errors import Status, UsageError
 from remora.hal.buffer import Buffer, BufferView, check_range
 from remora.hal.dlpack import host_bytes
 from remora.hal.semaphore import Semaphore, Timepoint
@@ -213,6 +213,7 @@ class Queue(ABC):
         signal: tuple[Timepoint, ...],
     ) -> Timepoint: ...
 
+    @abstractmethod
     def _execute(
         self,
         commands: CommandBuffer,
@@ -222,7 +223,6 @@ class Queue(ABC):
         signal: tuple[Timepoint, ...],
     ) -> Timepoint:
         """Driver: run `commands.records` in order, with those in `patched` in place of the recorded ones."""
-        raise UnsupportedError(f"{self.device.uri} does not execute command buffers; submit the operations one by one")
 
     @abstractmethod
     def _barrier(self, wait: tuple[Timepoint, ...], signal: tuple[Timepoint, ...]) -> Timepoint: ...
