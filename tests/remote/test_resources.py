@@ -181,3 +181,19 @@ def test_h15_ten_thousand_cycles_over_a_link(device, server):
     device.queue.wait_idle(LONG)
     assert device.statistics().buffers == 0
     assert len(device.host.names) <= 1
+
+
+def test_h14_what_is_on_its_way_on_another_lane_is_told_from_what_is_gone():
+    """Provisional ids of a kind grow: one above the newest that came is still coming, one below will not come any more."""
+    table = ResourceTable()
+    first, second, third = (make_provisional(ResourceType.COMMAND_BUFFER, number) for number in (3, 5, 8))
+    assert table.coming(first)
+    table.announce(second, ResourceType.COMMAND_BUFFER)
+    assert [table.coming(name) for name in (first, second, third)] == [False, True, True]
+    canonical = table.add(second, ResourceType.COMMAND_BUFFER, "thing")
+    assert [table.coming(name) for name in (second, canonical, third)] == [False, False, True]
+    table.release(second, lambda _: None)
+    table.fail(third, NotFoundError("no"))
+    assert [table.coming(name) for name in (second, canonical, third)] == [False] * 3
+    assert table.coming(make_provisional(ResourceType.BUFFER, 1))
+    assert not table.coming(second | 1 << 50)
