@@ -22,6 +22,7 @@ def test_h02_responses_find_their_requests_in_any_order():
     ids = [pair.client.request(body) for body in bodies]
     assert pair.move(pair.client) == [RequestReceived(number, body) for number, body in zip(ids, bodies, strict=True)]
     pair.server.respond(ids[2], Loaded(frames.KERNELS))
+    assert pair.server.open_requests == 2
     pair.server.respond(ids[0], NotFoundError("no such target", origin="cpu"))
     loaded, failed = pair.move(pair.server)
     assert loaded == Responded(ids[2], Loaded(frames.KERNELS))

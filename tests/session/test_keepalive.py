@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.session.pair import Pair, plain_failure
 
-from remora.errors import BrokenError, PeerError, UsageError
+from remora.errors import BrokenError, ClosedError, PeerError, UsageError
 from remora.session.keepalive import Heartbeat, HeartbeatOptions
 from remora.session.session import Session
 from remora.session.state import Lane, Role
@@ -129,6 +129,19 @@ def test_h08_a_silent_peer_fails_the_session_within_the_deadline_and_is_named():
     )
     assert pair.client.failure.origin == "tcp://server:5000"
     assert isinstance(decode_control(memoryview(pair.client.take(Lane.CONTROL))[:16]), Ping)
+
+
+def test_h06_a_side_may_ask_at_any_time_and_sees_the_answer():
+    pair = Pair.up()
+    nonce = pair.server.ask()
+    assert pair.server.ask() == nonce + 1
+    assert not pair.server.heartbeat.answered(nonce)
+    pair.move(pair.server)
+    assert pair.move(pair.client) == []
+    assert pair.server.heartbeat.answered(nonce + 1)
+    pair.server.close("enough")
+    with pytest.raises(ClosedError):
+        pair.server.ask()
 
 
 def test_no_tick_is_asked_for_outside_of_operation():

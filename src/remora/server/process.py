@@ -21,7 +21,7 @@ from remora.hal.device import Device
 from remora.hal.registry import open_devices
 from remora.server.options import ServeOptions
 from remora.server.runner import SessionRunner
-from remora.server.slot import JOIN_TIMEOUT, ProcessSlot, confirm_lanes, hear, say_farewell
+from remora.server.slot import DRAIN, JOIN_TIMEOUT, ProcessSlot, confirm_lanes, hear, say_farewell
 from remora.session.session import Session
 from remora.session.state import Lane
 from remora.wire.bootstrap import Accept
@@ -110,7 +110,12 @@ def _serve(
 
     def on_supervisor() -> None:
         message = supervisor.recv(4096)
-        runner.stop(message[1:].decode(errors="replace") if message else "the server's parent process is gone")
+        text = message[1:].decode(errors="replace")
+        if message[:1] == bytes([DRAIN]):
+            timeout, _, reason = text.partition(" ")
+            runner.drain(reason, float(timeout))
+        else:
+            runner.stop(text if message else "the server's parent process is gone")
 
     runner.link.watch(supervisor.fileno(), on_supervisor)
     runner.serve()

@@ -8,8 +8,10 @@ long kernels    the worker of each HAL queue
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Sequence
+from time import monotonic
 
 from remora.base.ids import ResourceType
 from remora.carriers.carrier import Carrier
@@ -19,6 +21,7 @@ from remora.hal.manifest import parse_kernels
 from remora.hal.target import Target
 from remora.link.link import Link
 from remora.server.dispatch import Dispatcher
+from remora.server.ending import Drain, IdleWatch
 from remora.server.options import SessionLimits
 from remora.session.events import AllocateReceived, CommandReceived, Event, EventAsked, ReleaseReceived, RequestReceived
 from remora.session.session import Session
@@ -39,6 +42,12 @@ class SessionRunner:
         self.devices = devices
         self.dispatcher = Dispatcher(self.link, devices, limits)
         self.error: Error | None = None
+        self.takes_commands = True
+        """False while the session drains: what comes then is not run. The dispatcher's lock guards it."""
+        self._requests = 0
+        self._drain: Drain | None = None
+        self._idle = None if limits.idle_timeout is None else IdleWatch(limits.idle_timeout, monotonic())
+        self.link.chore(self._watch)
         self._queue_thread = threading.Thread(target=self._run_queue_lane, name="remora queue lane", daemon=True)
 
     def serve(self) -> None:
@@ -59,6 +68,31 @@ class SessionRunner:
         with self.link.lock:
             events = self.link.session.close(reason)
         self.link.hand_on(events)
+
+    def drain(self, reason: str, timeout: float) -> None:
+        """End the session in good order once what it has in flight is done, after `timeout` seconds at the latest."""
+        self._drain = Drain(self, reason, timeout, monotonic())
+        self.link.wake()
+
+    def _watch(self, now: float) -> float:
+        """A chore of the link: when to look again whether to end the session."""
+        if self.link.ended.is_set():
+            return math.inf
+        if self._drain is not None:
+            return self._drain.look(now)
+        return math.inf if self._idle is None else self._watch_idle(self._idle, now)
+
+    def _watch_idle(self, idle: IdleWatch, now: float) -> float:
+        link = self.link
+        counts = [link.carriers[lane].statistics() for lane in (Lane.QUEUE, Lane.BULK)]
+        activity = self._requests + sum(count.bytes_received for count in counts) + counts[1].bytes_sent
+        with link.lock:
+            unfinished = link.session.open_requests + sum(window.in_flight for window in link.session.completion.values())
+        again = idle.look(now, activity, unfinished)
+        if again > now:
+            return again
+        self.stop(f"it was idle for {idle.timeout:g} s (--idle-timeout of the server); open the device again")
+        return math.inf
 
     def _run_queue_lane(self) -> None:
         link, dispatcher, carrier, session = self.link, self.dispatcher, self.link.carriers[Lane.QUEUE], self.link.session
@@ -82,7 +116,7 @@ class SessionRunner:
 
     def _take(self, events: list[Event]) -> None:
         """Events of the queue lane: commands, which are many, go straight to the dispatcher."""
-        command = self.dispatcher.command
+        command = self.dispatcher.command if self.takes_commands else _leave
         try:
             for event in events:
                 if type(event) is CommandReceived:
@@ -113,6 +147,7 @@ class SessionRunner:
         elif type(event) is EventAsked:
             self.dispatcher.event(event)
         elif type(event) is RequestReceived:
+            self._requests += 1
             try:
                 if isinstance(event.body, ExecutableLoad):
                     self._load(event.id, event.body)
@@ -154,3 +189,7 @@ class SessionRunner:
             return
         quotas.charge(executable, quotas.executables)
         self.dispatcher.grant(request, body.resource, ResourceType.EXECUTABLE, executable)
+
+
+def _leave(_: CommandReceived) -> None:
+    """A command that came after the last call: the end of the session fails it."""

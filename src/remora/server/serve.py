@@ -34,8 +34,9 @@ __all__ = ["Server"]
 #: Seconds that a connection has to send its first frame.
 GREETING_TIMEOUT = 10.0
 MAX_GREETINGS = 64
-#: Seconds that sessions have to end in good order when the server stops.
+#: Seconds that sessions have to end when they were told to.
 STOP_TIMEOUT = 3.0
+STOPPING = "the server is stopping"
 
 
 class Server:
@@ -54,6 +55,7 @@ class Server:
         self._last_id = 0
         self._wake, self._bell = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         self._stopping = threading.Event()
+        self._hurry = threading.Event()
         self._closed = False
         self._closing = threading.RLock()  # a signal handler may call `stop` inside `close`
 
@@ -94,16 +96,21 @@ class Server:
             raise
 
     def serve(self) -> None:
-        """Serve until `stop`; then end the sessions in good order and close."""
+        """Serve until `stop`; then let the sessions finish what they have in flight, end them in good order, and close."""
         try:
             while not self._stopping.is_set():
                 self._turn(self._timeout())
-            self._end_sessions()
+            self._drain()
         finally:
             self.close()
 
     def stop(self) -> None:
-        """Let `serve` return. From any thread or signal handler."""
+        """Let `serve` return, after at most `drain_timeout` for what is in flight; at once when it is called again.
+
+        From any thread or signal handler.
+        """
+        if self._stopping.is_set():
+            self._hurry.set()
         self._stopping.set()
         with self._closing, suppress(BlockingIOError):
             if not self._closed:
@@ -190,6 +197,9 @@ class Server:
 
     def _open_session(self, greeting: Greeting, hello: Hello) -> None:
         options = self.options
+        if self._stopping.is_set():
+            greeting.refuse(BusyError(f"{STOPPING}; try again when it is back"))
+            return
         if len(self._slots) >= options.max_sessions:
             used = f"all {options.max_sessions} sessions of the server are in use"
             greeting.refuse(BusyError(f"{used}; try again later, or serve with more --max-sessions"))
@@ -228,9 +238,22 @@ class Server:
         slot = self._slots.pop(fd)
         self.options.log(f"session {slot.session_id} {slot.retire()}")
 
+    def _drain(self) -> None:
+        """Let the sessions end, and go on refusing new ones. What does not end in time is killed when the server closes."""
+        timeout = self.options.drain_timeout
+        if self._slots:
+            self.options.log(f"stopping: {len(self._slots)} sessions have {timeout:g} s to finish what is in flight")
+        for slot in self._slots.values():
+            slot.drain(STOPPING, timeout)
+        deadline = monotonic() + timeout + STOP_TIMEOUT
+        while self._slots and not self._hurry.is_set() and (left := deadline - monotonic()) > 0:
+            self._turn(min(left, self._timeout()))
+        if self._hurry.is_set():
+            self._end_sessions()
+
     def _end_sessions(self) -> None:
         for slot in self._slots.values():
-            slot.stop("the server is stopping")
+            slot.stop(STOPPING)
         deadline = monotonic() + STOP_TIMEOUT
         while self._slots and (left := deadline - monotonic()) > 0:
             self._wait_for_slots(left)

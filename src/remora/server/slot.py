@@ -22,10 +22,12 @@ from remora.session.state import Lane
 from remora.wire.bootstrap import Accept, Join
 from remora.wire.control import Failure, encode_control
 
-__all__ = ["JOIN_TIMEOUT", "ProcessSlot", "Slot", "ThreadSlot", "confirm_lanes", "hear", "say_farewell"]
+__all__ = ["DRAIN", "JOIN_TIMEOUT", "ProcessSlot", "Slot", "ThreadSlot", "confirm_lanes", "hear", "say_farewell"]
 
 #: Seconds between ACCEPT and the last lane.
 JOIN_TIMEOUT = 10.0
+#: What the parent says to a session process, beside the lanes that it hands over: the first byte of its message.
+STOP, DRAIN = 0x00, 0x80
 
 
 class Slot(ABC):
@@ -62,8 +64,12 @@ class Slot(ABC):
         """Hand a joined connection over."""
 
     @abstractmethod
+    def drain(self, reason: str, timeout: float) -> None:
+        """Ask the session to end in good order once what it has in flight is done, within `timeout` seconds."""
+
+    @abstractmethod
     def stop(self, reason: str) -> None:
-        """Ask the session to end in good order."""
+        """Ask the session to end in good order, now."""
 
     @abstractmethod
     def kill(self) -> None:
@@ -105,9 +111,13 @@ class ProcessSlot(Slot):
         finally:
             os.close(fd)
 
+    def drain(self, reason: str, timeout: float) -> None:
+        with suppress(OSError):
+            self._supervisor.send(bytes([DRAIN]) + f"{timeout} {reason}".encode())
+
     def stop(self, reason: str) -> None:
         with suppress(OSError):
-            self._supervisor.send(b"\0" + reason.encode())
+            self._supervisor.send(bytes([STOP]) + reason.encode())
 
     def kill(self) -> None:
         with suppress(ProcessLookupError):
@@ -207,6 +217,12 @@ class ThreadSlot(Slot):
         """On the session's thread, once it has one: a kernel that never ends holds up nobody else."""
         for device in self._devices:
             device.close()
+
+    def drain(self, reason: str, timeout: float) -> None:
+        if self._runner is not None:
+            self._runner.drain(reason, timeout)
+        else:
+            self.kill()
 
     def stop(self, reason: str) -> None:
         if self._runner is not None:

@@ -57,6 +57,15 @@ class Heartbeat:
         """Whether the peer had its time to answer and did not."""
         return not self.heard and self._asked_at is not None and now >= self._give_up_at(self._asked_at)
 
+    def ask(self) -> int:
+        """The nonce of a PING that goes out whatever was heard."""
+        self.nonce += 1
+        return self.nonce
+
+    def answered(self, nonce: int) -> bool:
+        """Whether the peer has answered this PING or a later one."""
+        return self._answered >= nonce
+
     def answer(self, nonce: int) -> None:
         """Take a PONG. Raises PeerError when that PING was never sent, or is answered already."""
         if not self._answered < nonce <= self.nonce:

@@ -234,6 +234,11 @@ class Session:
         for start in range(0, len(ids), frames.MAX_RELEASE):
             self._queue_out += frames.encode_release(self.submission.submissions, ids[start : start + frames.MAX_RELEASE])
 
+    @property
+    def open_requests(self) -> int:
+        """Calls that are not answered yet."""
+        return len(self._requests)
+
     # -- server: answers ------------------------------------------------------------------------------------------------------
 
     def respond(self, request_id: int, body: Loaded | Error) -> None:
@@ -473,6 +478,13 @@ class Session:
             self._write(encode_control(Failure(cause)))  # to a peer that was only stopped and goes on later
             return events
         return []
+
+    def ask(self) -> int:
+        """Send a PING now; `heartbeat.answered` tells when the peer has answered the nonce returned here."""
+        self.check()
+        nonce = self.heartbeat.ask()
+        self._write(encode_control(Ping(nonce)))
+        return nonce
 
     def next_tick(self) -> float:
         """When `tick` has to be called; never (infinity) while the session is not operational."""
