@@ -5,13 +5,13 @@ from time import monotonic
 
 from remora.base.ids import ResourceType
 from remora.base.uri import parse_uri
-from remora.drivers.remote.host import ExecutableLoad
 from remora.hal.manifest import encode_kernels
 from remora.link.connect import connect_session
 from remora.session.events import Advanced, Failed
 from remora.session.state import Lane
 from remora.wire.bootstrap import Hello
 from remora.wire.bulk import COMPLETE, CREDIT, DATA, START, decode_bulk, encode_abort, encode_bulk
+from remora.wire.calls import ExecutableLoad
 
 #: Seconds after which a wait has failed.
 LONG = 20.0
