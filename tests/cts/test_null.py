@@ -8,7 +8,6 @@ from remora.hal.bundle import Bundle
 from remora.hal.target import Target
 from remora.testing.cts.hal import *  # noqa: F403 - the suite's classes are what runs here
 from remora.testing.cts.hal import HalFactory
-from remora.testing.cts.hal_command_buffer import *  # noqa: F403 - command buffers and events
 
 VECTOR = Bundle.from_parts("vector", samples.load("vector").kernels, {Target("null", "any"): b"nothing"})
 

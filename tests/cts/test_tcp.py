@@ -6,7 +6,6 @@ import remora
 from remora import samples
 from remora.testing.cts.hal import *  # noqa: F403 - the suite's classes are what runs here
 from remora.testing.cts.hal import HalFactory
-from remora.testing.cts.hal_command_buffer import *  # noqa: F403 - command buffers and events
 from remora.testing.server import ServerProcess
 
 

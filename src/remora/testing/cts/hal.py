@@ -14,6 +14,17 @@ events, and each wait has an end. Needs pytest and hypothesis; NumPy for the tes
 
 from remora.testing.cts.hal_array import TestArrays, TestTensors
 from remora.testing.cts.hal_buffer import TestAllocation, TestContents, TestMappings, TestViews
+from remora.testing.cts.hal_command_buffer import (
+    TestBindingTables,
+    TestEvents,
+    TestExecutions,
+    TestFailedRecordings,
+    TestLifeOfRecordings,
+    TestPatches,
+    TestRandomRecordings,
+    TestRecordedEvents,
+    TestRecording,
+)
 from remora.testing.cts.hal_device import TestClosing, TestFacts, TestStatistics, TestThreads
 from remora.testing.cts.hal_executable import TestContracts, TestDispatch, TestLoading
 from remora.testing.cts.hal_factory import HalFactory, device, second
@@ -27,6 +38,7 @@ __all__ = [
     "TestAllocation",
     "TestArrays",
     "TestAwait",
+    "TestBindingTables",
     "TestCallbacks",
     "TestClosing",
     "TestContents",
@@ -34,16 +46,24 @@ __all__ = [
     "TestCopy",
     "TestDependencies",
     "TestDispatch",
+    "TestEvents",
+    "TestExecutions",
     "TestFacts",
     "TestFailedKernels",
     "TestFailedQueues",
+    "TestFailedRecordings",
     "TestFailedWaits",
     "TestFill",
     "TestHostWaits",
+    "TestLifeOfRecordings",
     "TestLoading",
     "TestMappings",
     "TestOrder",
+    "TestPatches",
     "TestRandomOperations",
+    "TestRandomRecordings",
+    "TestRecordedEvents",
+    "TestRecording",
     "TestSemaphores",
     "TestStatistics",
     "TestTensors",
