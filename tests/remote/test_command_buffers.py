@@ -1,14 +1,15 @@
 """H18: command buffers over a link: what they cost on the wire, and streams that no driver sends."""
 
 import pytest
-from tests.remote.raw import LONG
+from tests.remote.raw import LONG, raw_client
 
 from remora import Patch, Slot, samples
 from remora.base.ids import ResourceType, make_id
-from remora.errors import DeviceError, NotFoundError, PeerError, Status, UsageError
+from remora.errors import BusyError, DeviceError, NotFoundError, PeerError, Status, UsageError
 from remora.hal.manifest import encode_kernels
 from remora.session.events import Responded, ResultReceived
 from remora.session.state import Lane
+from remora.testing.server import SharedServer
 from remora.wire import commands
 from remora.wire.bulk import COMPLETE, DATA, START, encode_bulk
 from remora.wire.calls import MAX_INLINE_STREAM, CommandBufferUpload, ExecutableLoad
@@ -336,6 +337,16 @@ def test_h14_a_recording_that_overtakes_its_buffer_is_held(recordings):
     epoch = recordings.execute(resource)
     assert recordings.finish(epoch) is None
     assert recordings.answer(request).resource
+
+
+def test_h07_recordings_that_wait_for_their_buffers_are_bounded(monkeypatch):
+    monkeypatch.setattr("remora.server.command_buffers.MAX_STREAM", 100)
+    with SharedServer() as server, raw_client(server.uri) as raw:
+        recordings = Recordings(raw)
+        missing = raw.session.provisional(ResourceType.BUFFER)
+        requests = [recordings.upload([RecordedFill(Ref(missing, 0, 4), b"x")])[1] for _ in range(3)]
+        assert isinstance(recordings.answer(requests[2]), BusyError)
+        assert not [event for event in raw.events if isinstance(event, Responded) and event.id in requests[:2]]
 
 
 def test_h14_a_recording_waits_for_the_executable_that_it_names(raw):

@@ -82,6 +82,7 @@ def limits():
         ("a recording, or the payload of an EXECUTE", calls.MAX_STREAM, "bytes"),
         ("the payload inside an EXECUTE", execute.MAX_EXECUTE, "bytes"),
         ("entries of a binding table", calls.MAX_SLOTS, ""),
+        ("records of a recording", command_buffer.MAX_RECORDS, ""),
         ("data of a recorded UPDATE", command_buffer.MAX_UPDATE, "bytes"),
         ("the text of a label", command_buffer.MAX_LABEL, "bytes"),
         ("a chunk of a transfer", bulk.CHUNK, "bytes"),

@@ -136,6 +136,14 @@ def test_h25_a_payload_has_the_size_that_was_announced():
         read_payload(Announced(1, 4, 1, 2, 24, 0), memoryview(payload))
 
 
+def test_h25_records_are_counted(monkeypatch):
+    monkeypatch.setattr("remora.wire.command_buffer.MAX_RECORDS", 3)
+    end = struct.pack("<BBHI", 0x31, 0, 0, 8)
+    assert len(decode(end * 3)) == 3
+    with pytest.raises(PeerError, match="record 3: a recording has at most 3 records"):
+        decode(end * 4)
+
+
 def test_h25_counts_are_checked_before_anything_is_built():
     """A record of forty bytes cannot make the decoder read four billion bindings."""
     head = struct.pack("<BBHIQIIIIII", DISPATCH, 0, 0, 40, frames.KERNELS, 0, 1, 1, 1, 0xFFFF_FFFF, 0xFFFF_FFFF)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from remora.base.ids import ResourceType
-from remora.errors import Error, PeerError, UsageError
+from remora.errors import BusyError, Error, PeerError, UsageError
 from remora.hal.buffer import Buffer
 from remora.hal.command_buffer import CommandBuffer
 from remora.hal.device import Device
@@ -21,7 +21,7 @@ from remora.hal.queue import Queue
 from remora.hal.records import Binding, Patch, Slot
 from remora.hal.semaphore import Timepoint
 from remora.session.state import Lane
-from remora.wire.calls import CommandBufferUpload
+from remora.wire.calls import MAX_STREAM, CommandBufferUpload
 from remora.wire.command_buffer import (
     OPEN,
     SIGNAL_EVENT,
@@ -84,10 +84,16 @@ class CommandBuffers:
             self._dispatcher.refuse(request, body.resource, failure)
             return
         with self._dispatcher.lock:
-            if any(self._table.coming(name) for name, _ in names_of(upload.records)):
+            hold = any(self._table.coming(name) for name, _ in names_of(upload.records))
+            crowded = hold and sum(other.body.size for other in self.held) + body.size > MAX_STREAM
+            if hold and not crowded:
                 self.held.append(upload)
                 return
-        self._make(upload)
+        if crowded:
+            error = BusyError(f"{MAX_STREAM:,} bytes of recordings wait for buffers that were not asked for yet")
+            self._dispatcher.refuse(request, body.resource, error)
+        else:
+            self._make(upload)
 
     def retry(self) -> None:
         """Something was made: look at the uploads that wait. The dispatcher's lock is held."""

@@ -36,6 +36,7 @@ __all__ = [
     "END_LABEL",
     "FILL",
     "MAX_LABEL",
+    "MAX_RECORDS",
     "MAX_UPDATE",
     "OPEN",
     "RESET_EVENT",
@@ -59,6 +60,7 @@ FILL, UPDATE, COPY, DISPATCH, BEGIN_LABEL, END_LABEL = 0x11, 0x12, 0x13, 0x20, 0
 
 #: The length of a slot's range that goes to the end of whatever is there.
 OPEN: Final = (1 << 64) - 1
+MAX_RECORDS: Final = 1 << 20
 MAX_UPDATE: Final = 64 << 10
 MAX_LABEL: Final = 256
 
@@ -193,6 +195,8 @@ def decode_stream(view: memoryview) -> list[Recorded]:
     pos, end = 0, len(view)
     while pos < end:
         try:
+            if len(records) == MAX_RECORDS:
+                raise PeerError(f"a recording has at most {MAX_RECORDS} records")
             if end - pos < _HEAD.size:
                 raise PeerError("it is shorter than its header")
             kind, flags, zero, size = _HEAD.unpack_from(view, pos)

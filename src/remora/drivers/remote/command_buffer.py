@@ -30,6 +30,7 @@ from remora.hal.records import (
     resolve,
 )
 from remora.wire.command_buffer import (
+    MAX_RECORDS,
     OPEN,
     RESET_EVENT,
     SIGNAL_EVENT,
@@ -127,7 +128,9 @@ def changes(commands: CommandBuffer, patched: Mapping[int, DispatchRecord], tabl
 
 
 def encode_records(records: Sequence[Record]) -> bytes:
-    """The stream of a recording. Raises UsageError for a slot's range that no buffer could have."""
+    """The stream of a recording. Raises UsageError for a slot's range that no buffer could have, and for too many records."""
+    if len(records) > MAX_RECORDS:
+        raise UsageError(f"a recording of {len(records)} records, the limit is {MAX_RECORDS}: record several command buffers")
     try:
         return encode_stream([_TRANSLATE[type(record)](record) for record in records])
     except struct.error:
