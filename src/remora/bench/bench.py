@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import TypeAlias
 
-from remora.bench import cases, sessions
+from remora.bench import cases, sessions, transfers
 from remora.bench.context import Bench
 from remora.bench.processes import Peer
 from remora.bench.report import Report, Row, machine
@@ -38,6 +38,10 @@ CASES: tuple[tuple[str, Callable[[Bench], list[Row]], float], ...] = (
     ("small commands", cases.commands, 40),
     ("pipelined commands", cases.pipelines, 20),
     ("bulk", cases.bulk, 15),
+    ("bulk by size", transfers.sizes, 40),
+    ("bulk over a long link", transfers.far, 20),
+    ("beside an upload", transfers.beside_upload, 20),
+    ("memory of transfers", transfers.upload_memory, 8),
     ("connecting", sessions.connecting, 5),
     ("two sessions", sessions.two_sessions, 15),
     ("idle", sessions.idle, 8),

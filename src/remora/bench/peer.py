@@ -1,4 +1,4 @@
-"""What runs in the other processes: `python -m remora.bench.peer floor|serve|client ...`. Says one line when it is ready."""
+"""What runs in the other processes: `python -m remora.bench.peer floor|serve|client|proxy ...`. Says one line when it is ready."""
 
 from __future__ import annotations
 
@@ -94,6 +94,15 @@ def _serve(directory: str) -> None:
         server.serve()
 
 
+def _proxy(target: str, delay: float) -> None:
+    """A link of `delay` seconds each way before a tcp address."""
+    from remora.testing.proxy import DelayProxy
+
+    with DelayProxy(target, delay) as proxy:
+        say(proxy.address)
+        sys.stdin.read()
+
+
 def _client(uri: str, total: int) -> NoReturn:
     """A client that does what it is told: a line in, a line of JSON out."""
     import remora
@@ -126,7 +135,10 @@ def _client(uri: str, total: int) -> NoReturn:
 
 
 def main(args: list[str]) -> None:
-    """Run a role: `floor DIRECTORY`, `serve DIRECTORY` or `client URI BYTES`. Ends with the process that started it."""
+    """Run a role: `floor DIRECTORY`, `serve DIRECTORY`, `client URI BYTES` or `proxy ADDRESS SECONDS`.
+
+    Ends with the process that started it.
+    """
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     match args:
@@ -134,6 +146,8 @@ def main(args: list[str]) -> None:
             _floor(directory)
         case ["serve", directory]:
             _serve(directory)
+        case ["proxy", target, delay]:
+            _proxy(target, float(delay))
         case ["client", uri, total]:
             _client(uri, int(total))
         case _:

@@ -27,6 +27,10 @@ class Dispatches:
         self._buffers = [self.device.upload(bytes(FEW * 4)) for _ in range(3)]
         self.add()
 
+    def use(self, queue: Queue) -> None:
+        """Dispatch to this queue from now on."""
+        self._queue = queue
+
     def add(self) -> None:
         """Dispatch and wait."""
         self._queue.dispatch(self._add, ONE, self._buffers, (FEW,)).wait()
