@@ -203,6 +203,35 @@ def test_h25_an_executable_closed_before_the_seal(cpu, kernels):
         commands.seal()
 
 
+@pytest.mark.parametrize("close_first", [False, True])
+def test_h18_memory_of_an_execution_in_flight_is_not_handed_out(cpu, known, close_first):
+    size, marker = 1024, b"\x01" * 1024
+    recorded, entry, patched = (cpu.allocate(size) for _ in range(3))
+    commands = cpu.command_buffer(slots=1)
+    commands.fill(recorded, b"x")
+    commands.update(recorded.view(8), b"y" * 100)
+    commands.fill(Slot(0), b"x")
+    number = commands.dispatch(known["mark"], GRID, [recorded])
+    commands.seal()
+    gate = cpu.semaphore()
+    late = cpu.queues[1].execute(commands, [entry], {number: Patch(bindings={0: patched})}, wait=gate.at(1))
+    for thing in (commands, recorded, entry, patched) if close_first else (recorded, entry, patched, commands):
+        thing.close()
+    others = [cpu.upload(marker) for _ in range(50)]
+    gate.signal(1)
+    late.wait(LONG)
+    assert [bytes(other.read(timeout=LONG)) == marker for other in others] == [True] * 50
+
+
+def test_h18_memory_that_a_recording_names_is_not_handed_out(cpu):
+    marker = b"\x01" * 1024
+    with cpu.command_buffer() as commands:
+        commands.fill(cpu.allocate(1024), b"x")
+    others = [cpu.upload(marker) for _ in range(50)]
+    cpu.queue.execute(commands).wait(LONG)
+    assert [bytes(other.read(timeout=LONG)) == marker for other in others] == [True] * 50
+
+
 def test_h27_a_closed_recording_gives_its_memory_back(cpu, known):
     before = cpu.memory.statistics()[1]
     commands = cpu.command_buffer(slots=1)

@@ -160,7 +160,6 @@ class Recording:
         self.records = records
         self._parts: list[Stream | tuple[int, EventRecord]] = []
         self._blocks: set[Block] = set()
-        self._pins: list[HostPin] = []
         self._calls: dict[int, tuple[Stream, Program]] = {}
         self._workgroups: dict[Program, int] = {}
         self._open_fills: dict[int, int] = {}  # how often each slot is filled to its end
@@ -235,8 +234,7 @@ class Recording:
             stream.fill(number, record, self._blocks)
             return max(record.target.size, 0)
         if isinstance(record, UpdateRecord):
-            self._pins.append(HostPin(memoryview(record.data)))
-            stream.update(number, record, self._pins[-1].address, self._blocks)
+            stream.update(number, record, HostPin(memoryview(record.data)).address, self._blocks)  # `records` holds the bytes
             return len(record.data)
         stream.copy(number, record, self._blocks)
         return record.size
