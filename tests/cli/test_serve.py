@@ -84,6 +84,7 @@ def test_h06_options_reach_the_server(serve):
         (("--max-sessions", "0"), "--max-sessions 0: give a number from 1"),
         (("--window", "-1"), "--window -1: give a number from 1"),
         (("--keepalive", "9", "--deadline", "3"), "the deadline must be the longer one"),
+        (("--session-memory", "2GB"), "--session-memory: '2GB' is no size: give bytes, or a number with KiB, MiB, GiB or TiB"),
     ],
 )
 def test_wrong_arguments_end_with_2_and_say_what_is_right(remora_command, arguments, message):
