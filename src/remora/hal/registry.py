@@ -31,6 +31,9 @@ class Driver(Protocol):
     def open_devices(self, uri: Uri) -> Sequence[Device]:
         """Open what the URI names: one local device, or all devices of a host."""
 
+    def preload(self) -> None:
+        """Import what opening needs, and open nothing, start no thread: a server forks its sessions after this."""
+
 
 def find_driver(scheme: str) -> Driver:
     """The driver module for a scheme. Raises NotFoundError that lists the known schemes."""

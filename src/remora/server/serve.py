@@ -85,7 +85,7 @@ class Server:
                 self.entries = entries_of([device.info for device in devices])
             else:
                 for uri in options.devices:
-                    find_driver(parse_uri(uri).scheme)  # warm: sessions inherit the imported driver
+                    find_driver(parse_uri(uri).scheme).preload()  # sessions inherit what is imported
                 self.entries = probe(options.devices)
             keepalive = Keepalive(options.heartbeat.interval, options.heartbeat.deadline)
             for address in options.bind:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 
 from remora.base.uri import Uri
 from remora.errors import UnsupportedError, UsageError
 from remora.hal.device import Device
 
-__all__ = ["open_devices"]
+__all__ = ["open_devices", "preload"]
 
 #: The most threads that `?threads=` takes.
 MAX_THREADS = 1024
@@ -28,6 +29,12 @@ def open_devices(uri: Uri) -> Sequence[Device]:
     from remora.drivers.cpu.device import CpuDevice
 
     return (CpuDevice(str(uri), threads),)
+
+
+def preload() -> None:
+    """See `registry.Driver`."""
+    if sys.platform == "linux":
+        import_module("remora.drivers.cpu.device")
 
 
 def threads_of(uri: Uri) -> int | None:

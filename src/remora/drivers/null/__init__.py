@@ -8,7 +8,7 @@ from remora.base.uri import Uri
 from remora.drivers.null.device import NullDevice
 from remora.errors import UsageError
 
-__all__ = ["open_devices"]
+__all__ = ["open_devices", "preload"]
 
 
 def open_devices(uri: Uri) -> Sequence[NullDevice]:
@@ -16,3 +16,7 @@ def open_devices(uri: Uri) -> Sequence[NullDevice]:
     if uri.place or uri.query:
         raise UsageError(f"{uri} has options that the null driver does not know; write null://")
     return (NullDevice(str(uri)),)
+
+
+def preload() -> None:
+    """See `registry.Driver`: this module has imported everything."""
