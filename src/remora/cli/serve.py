@@ -118,14 +118,10 @@ def run(args: argparse.Namespace) -> int:
         if server.options.shared:
             raise_descriptor_limit()
         server.start()
-    signal.set_wakeup_fd(server.wake_fd, warn_on_full_buffer=False)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, stop)
     announce(server)
-    try:
-        server.serve()
-    finally:
-        signal.set_wakeup_fd(-1)
+    server.serve()
     return 0
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import secrets
 import select
+import signal
 import threading
 from contextlib import suppress
 from time import monotonic
@@ -69,11 +70,6 @@ class Server:
         """The live sessions."""
         return tuple(self._slots.values())
 
-    @property
-    def wake_fd(self) -> int:
-        """For `signal.set_wakeup_fd`: a byte written there wakes `serve`, whichever thread the signal was delivered to."""
-        return self._bell
-
     def start(self) -> None:
         """Read the catalog and listen. Raises what keeps a device from opening or an address from being bound."""
         options = self.options
@@ -96,12 +92,19 @@ class Server:
             raise
 
     def serve(self) -> None:
-        """Serve until `stop`; then let the sessions finish what they have in flight, end them in good order, and close."""
+        """Serve until `stop`; then let the sessions finish what they have in flight, end them in good order, and close.
+
+        On the main thread, a signal wakes it whichever thread of the process the system gives the signal to.
+        """
+        main = threading.current_thread() is threading.main_thread()
+        before = signal.set_wakeup_fd(self._bell, warn_on_full_buffer=False) if main else -1
         try:
             while not self._stopping.is_set():
                 self._turn(self._timeout())
             self._drain()
         finally:
+            if main:
+                signal.set_wakeup_fd(before)
             self.close()
 
     def stop(self) -> None:
