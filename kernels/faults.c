@@ -1,7 +1,9 @@
-// Kernels that go wrong, to see what a runtime makes of it. They take no buffers. Linux only, without libc.
-#include "executable_library.h"
+// Kernels that go wrong, to see what a runtime makes of it. They take no buffers. On cpu: Linux only, without libc.
+//
+// A cpu kernel returns an error code, an OpenCL one stores it. Elsewhere `fail` and `crash_abort` end as `crash_segv` does.
+#include <remora.h>
 
-#if defined(__x86_64__)
+#if defined(REMORA_CPU) && defined(__x86_64__)
 enum { GETPID = 39, GETTID = 186, TGKILL = 234 };
 
 static long syscall3(long number, long a, long b, long c) {
@@ -9,7 +11,7 @@ static long syscall3(long number, long a, long b, long c) {
   __asm__ volatile("syscall" : "=a"(result) : "a"(number), "D"(a), "S"(b), "d"(c) : "rcx", "r11", "memory");
   return result;
 }
-#elif defined(__aarch64__)
+#elif defined(REMORA_CPU) && defined(__aarch64__)
 enum { GETPID = 172, GETTID = 178, TGKILL = 131 };
 
 static long syscall3(long number, long a, long b, long c) {
@@ -22,27 +24,38 @@ static long syscall3(long number, long a, long b, long c) {
 }
 #endif
 
-// Returns the code it is given: a kernel that reports an error.
-KERNEL(fail) { return (i32)dispatch->constants[0]; }
+// Reports the code it is given.
+kernel fail(i32 code) {
+  FAIL(code);
+}
 
-// SIGSEGV: a store to the page that is never mapped.
-KERNEL(crash_segv) {
+// SIGSEGV, or what the device has for it: a store to the page that is never mapped.
+kernel crash_segv() {
+#if defined(REMORA_OPENCL)
+  *(volatile DEVICE u32 *)(size_t)16 = 1;
+#elif defined(REMORA_CUDA)
+  *(volatile u32 *)16ull = 1;
+#else
   *(volatile u32 *)(__UINTPTR_TYPE__)16 = 1;
-  return 0;
+#endif
 }
 
 // SIGABRT on this thread, as abort() raises it.
-KERNEL(crash_abort) {
+kernel crash_abort() {
+#if defined(REMORA_CPU)
   syscall3(TGKILL, syscall3(GETPID, 0, 0, 0), syscall3(GETTID, 0, 0, 0), 6);
-  return 0;
+#else
+  FAIL(6);
+#endif
 }
 
 // Never returns: only a kill ends it.
-KERNEL(spin) {
+kernel spin() {
+#if defined(REMORA_CPU)
   for (;;) __asm__ volatile("" ::: "memory");
+#else
+  SHARED(u32, place, 1);
+  place[0] = 1;
+  for (volatile u32 going = 1; going;) place[0] += going;
+#endif
 }
-
-static const kernel_t kernels[] = {fail, crash_segv, crash_abort, spin};
-static const char *const names[] = {"fail", "crash_segv", "crash_abort", "spin"};
-static const attributes_t attributes[] = {ATTRIBUTES(1, 0), ATTRIBUTES(0, 0), ATTRIBUTES(0, 0), ATTRIBUTES(0, 0)};
-LIBRARY("faults")

@@ -1,5 +1,6 @@
 """Fixtures that every room's tests may use."""
 
+import gc
 import shutil
 import subprocess
 from pathlib import Path
@@ -15,6 +16,25 @@ settings.load_profile("remora")
 pytest.register_assert_rewrite("remora.testing.cts")
 
 SOURCE = Path(__file__).parents[1]
+
+
+def pytest_collection_modifyitems(items):
+    """Where the hot modules are compiled, nothing in them can be patched or traced."""
+    from remora.base.compiled import is_compiled
+
+    if is_compiled():
+        skip = pytest.mark.skip(reason="patches or traces what is compiled here: pip install -e . without REMORA_COMPILE")
+        for item in items:
+            if item.get_closest_marker("interpreted"):
+                item.add_marker(skip)
+
+
+def pytest_collection_finish():
+    """Many thousand collected tests live to the end: no `gc.collect()` of a leak check has to look through them."""
+    gc.collect()
+    gc.freeze()
+
+
 COMPILERS = ("cc", "gcc", "clang")
 
 
@@ -38,3 +58,15 @@ def compile_library(tmp_path_factory):
         return done[key]
 
     return run
+
+
+@pytest.fixture(scope="session")
+def vulkan():
+    """The facts of a Vulkan device; skips, and says what to install, where there is none."""
+    import remora
+
+    try:
+        with remora.open("vulkan") as device:
+            return device.info
+    except remora.UnsupportedError as error:
+        pytest.skip(str(error))

@@ -1,6 +1,7 @@
 """README.md and examples/: what they show runs."""
 
 import contextlib
+import json
 import re
 import subprocess
 import sys
@@ -9,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from remora.cli.main import COMMANDS
-from remora.cli.spawn import server_process
+from remora.testing.server import ServerProcess
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
@@ -21,12 +22,12 @@ TIMEOUT = 50
 
 @pytest.fixture
 def server():
-    with server_process("tcp://127.0.0.1:0") as running:
-        yield f"remote-{running.address}"
+    with ServerProcess() as running:
+        yield running.uri
 
 
-def run(*command):
-    return subprocess.run([sys.executable, *command], capture_output=True, text=True, timeout=TIMEOUT, check=False, cwd=ROOT)
+def run(*command, cwd=ROOT):
+    return subprocess.run([sys.executable, *command], capture_output=True, text=True, timeout=TIMEOUT, check=False, cwd=cwd)
 
 
 def test_the_first_commands_install_and_run_the_demo_and_the_tests():
@@ -42,7 +43,7 @@ def test_every_remora_command_in_the_readme_exists():
 
 
 def test_there_are_snippets_and_one_is_remote():
-    assert len(SNIPPETS) == 3
+    assert len(SNIPPETS) == 6
     assert sum(URI in snippet for snippet in SNIPPETS) == 1
 
 
@@ -63,7 +64,14 @@ def test_links_lead_somewhere():
 
 def test_every_example_is_in_the_readme_and_short():
     examples = sorted((ROOT / "examples").glob("*.py"))
-    assert [path.name for path in examples] == ["async_pipeline.py", "local.py", "remote.py"]
+    assert [path.name for path in examples] == [
+        "async_pipeline.py",
+        "image.py",
+        "local.py",
+        "pipeline.py",
+        "remote.py",
+        "two_devices.py",
+    ]
     for path in examples:
         assert f"examples/{path.name}" in README
         assert len(path.read_text().splitlines()) < 60
@@ -79,6 +87,29 @@ def test_the_remote_example(server):
     done = run("-W", "error", "examples/remote.py", server)
     assert (done.returncode, done.stderr) == (0, "")
     assert "multiplied two 512 x 512 matrices, exactly" in done.stdout
+
+
+def test_the_pipeline_example(server, tmp_path):
+    for uri in ("cpu", server):
+        done = run("-W", "error", str(ROOT / "examples/pipeline.py"), uri, cwd=tmp_path)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert "8 runs, exactly" in done.stdout
+    assert (tmp_path / "pipeline.svg").read_text().startswith("<svg")
+    assert json.loads((tmp_path / "pipeline.json").read_text())["traceEvents"]
+
+
+def test_the_example_of_two_devices(server):
+    for uris in ((), ("cpu", server)):
+        done = run("-W", "error", "examples/two_devices.py", *uris)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert "65,536 sums, exactly" in done.stdout
+
+
+def test_the_image_example(tmp_path):
+    done = run("-W", "error", str(ROOT / "examples/image.py"), cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    for name in ("before.png", "after.png"):
+        assert (tmp_path / name).read_bytes().startswith(b"\x89PNG")
 
 
 def test_the_remote_example_tells_a_failure_from_a_result():

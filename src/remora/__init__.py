@@ -31,10 +31,15 @@ from remora.hal.command_buffer import CommandBuffer
 from remora.hal.device import Device, DeviceInfo
 from remora.hal.event import Event
 from remora.hal.executable import Executable, Kernel
+from remora.hal.file import File
+from remora.hal.operation import OperationKind, OperationRecord
+from remora.hal.profile import Profile
 from remora.hal.queue import Queue
 from remora.hal.records import Patch, Slot
 from remora.hal.semaphore import Semaphore, Timepoint
 from remora.hal.target import Target
+from remora.hal.trace import Trace, trace
+from remora.hal.virtual_memory import PhysicalMemory, Placement, Reservation
 
 __all__ = [
     "Access",
@@ -54,21 +59,30 @@ __all__ = [
     "Error",
     "Event",
     "Executable",
+    "File",
     "Host",
     "Kernel",
     "LinkStatistics",
     "Mapping",
     "NotFoundError",
+    "OperationKind",
+    "OperationRecord",
     "OutOfMemoryError",
     "Patch",
     "PeerError",
+    "PhysicalMemory",
+    "Placement",
+    "Profile",
     "Queue",
+    "Reservation",
     "Semaphore",
     "Slot",
     "Target",
     "Timepoint",
+    "Trace",
     "UnsupportedError",
     "UsageError",
     "connect",
     "open",
+    "trace",
 ]

@@ -88,6 +88,10 @@ class Error(Exception):
         other.__cause__ = self.__cause__
         return other
 
+    def bare(self) -> Error:
+        """A copy to keep for long: without the cause and tracebacks, whose frames hold memory of whoever was running."""
+        return type(self)(self.message, code=self.code, origin=self.origin)
+
 
 class UsageError(Error, ValueError):
     """A wrong argument, a wrong order of calls, or a value out of range: the caller's to mend.

@@ -51,6 +51,41 @@ def test_h12_merge_is_commutative_associative_idempotent(a, b, c):
     assert merge() == ()
 
 
+@pytest.mark.parametrize(
+    ("left", "right", "order"),
+    [
+        ((), (), Order.EQUAL),
+        (((1, 2),), ((1, 2),), Order.EQUAL),
+        (((1, 2),), ((1, 3),), Order.BEFORE),
+        ((), ((1, 1),), Order.BEFORE),
+        (((1, 2), (2, 1)), ((1, 2),), Order.AFTER),
+        (((1, 2),), ((2, 1),), Order.CONCURRENT),
+        (((1, 2), (2, 3)), ((1, 3), (2, 2)), Order.CONCURRENT),
+    ],
+)
+def test_h12_how_two_frontiers_stand_to_each_other(left, right, order):
+    assert compare(left, right) is order
+    assert compare(right, left) is MIRROR[order]
+
+
+def test_h12_a_failed_axis_fails_only_what_it_can_no_longer_reach():
+    tracker = FrontierTracker([1])
+    tracker.add(2)
+    with pytest.raises(UsageError, match="known already"):
+        tracker.add(2)
+    assert tracker.axes == (1, 2)
+    assert tracker.advance(1, 5)
+    assert tracker.fail(1, DeviceError("gone"))
+    assert not tracker.fail(1, DeviceError("late"))
+    assert not tracker.advance(1, 6)
+    assert tracker.satisfied(((1, 5),))
+    assert not tracker.satisfied(((1, 5), (2, 1)))
+    with pytest.raises(DeviceError, match="gone"):
+        tracker.satisfied(((1, 6), (2, 1)))
+    assert tracker.advance(2, 1)
+    assert tracker.satisfied(((1, 5), (2, 1)))
+
+
 def test_h12_merge_drops_epoch_zero_which_waits_for_nothing():
     assert merge([(3, 0), (1, 2)], [(1, 1)]) == ((1, 2),)
 
@@ -69,9 +104,12 @@ def test_h12_bad_frontiers_are_refused(frontier, message):
         check_frontier(frontier)
 
 
-def test_h12_the_largest_frontier_is_accepted():
-    check_frontier(tuple((axis, 1) for axis in range(MAX_FRONTIER)))
+def test_h12_the_largest_frontier_is_accepted_and_no_larger_one():
+    largest = tuple((axis, 1) for axis in range(MAX_FRONTIER))
     check_frontier(())
+    check_frontier(largest)
+    with pytest.raises(UsageError, match="17"):
+        check_frontier((*largest, (MAX_FRONTIER, 1)))
 
 
 class TrackerMachine(RuleBasedStateMachine):

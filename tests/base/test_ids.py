@@ -34,6 +34,20 @@ def test_h14_provisional_id_round_trip(kind, counter):
     assert ids.describe_id(made) == f"{kind.name.lower()} new-{counter}"
 
 
+def test_h14_ids_are_laid_out_as_drawn():
+    canonical = ids.make_id(ResourceType.EXECUTABLE, generation=0x1234, slot=0x56789A, placement=0xBC)
+    assert canonical == 0x03_00_1234_BC_56789A
+    assert ids.split_id(canonical) == (ResourceType.EXECUTABLE, 0x1234, 0xBC, 0x56789A)
+    assert ids.describe_id(canonical) == f"executable {0x56789A}.{0x1234}"
+    provisional = ids.make_provisional(ResourceType.BUFFER, 7)
+    assert provisional == 0x01_80_000000000007
+    assert ids.is_provisional(provisional)
+    assert ids.describe_id(provisional) == "buffer new-7"
+    axis = ids.make_axis(1, 2, AxisDomain.HOST, device=3, queue=4, incarnation=5)
+    assert axis == 0x01_02_03_03_04_000005
+    assert ids.split_axis(axis) == (1, 2, AxisDomain.HOST, 3, 4)
+
+
 @given(st.lists(st.tuples(kinds, bytes_, st.integers(0, 9), st.integers(0, 9)), unique=True))
 def test_h14_different_fields_give_different_ids(fields):
     made = {ids.make_id(kind, generation, slot, placement) for kind, placement, generation, slot in fields}

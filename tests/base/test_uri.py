@@ -24,6 +24,8 @@ from remora.errors import UsageError
         ("remote-tcp://host:5000?device=1&name=", "remote-tcp", "host:5000", {"device": "1", "name": ""}),
         ("loopback://name", "loopback", "name", {}),
         ("x+y.z://", "x+y.z", "", {}),
+        ("vulkan:0", "vulkan", "0", {}),
+        ("Vulkan:12?memory=staged", "vulkan", "12", {"memory": "staged"}),
     ],
 )
 def test_valid_addresses(text, scheme, place, query):
@@ -31,7 +33,9 @@ def test_valid_addresses(text, scheme, place, query):
     assert (parsed.scheme, parsed.place, dict(parsed.query)) == (scheme, place, query)
 
 
-@pytest.mark.parametrize("text", ["", "   ", "://host", "a b://host", "tcp:/host", "host:5000", "?device=1", "a/b"])
+@pytest.mark.parametrize(
+    "text", ["", "   ", "://host", "a b://host", "tcp:/host", "host:5000", "vulkan:123", "vulkan:", ":1", "?device=1", "a/b"]
+)
 def test_invalid_addresses_show_examples(text):
     with pytest.raises(UsageError, match="remote-tcp://host:5000"):
         parse_uri(text)

@@ -8,9 +8,9 @@ import sys
 import pytest
 
 from remora.bench.bench import CASES, BenchOptions, run
-from remora.bench.floors import RawEcho, RawStream
+from remora.bench.floors import RawEcho, RawMemory, RawStream
 from remora.bench.measure import Run, Subject, alternate, each, paired_ratio, percentile, whole
-from remora.bench.processes import Peer, children, cpu_ns, peak_bytes
+from remora.bench.processes import Companion, children, cpu_ns, peak_bytes
 from remora.bench.report import Machine, Report, Row, Target
 from remora.errors import NotFoundError
 
@@ -77,26 +77,26 @@ def test_batches_time_every_call_or_all_together():
     assert len(calls) == 10
 
 
-@pytest.mark.parametrize("carrier", ["tcp", "unix"])
+@pytest.mark.parametrize("carrier", ["tcp", "unix", "shm"])
 def test_floors_move_every_byte(tmp_path, carrier):
-    with Peer("floor", str(tmp_path)) as peer:
-        address = next(address for address in peer.ready.split() if address.startswith(carrier))
+    with Companion("floor", str(tmp_path)) as floor:
+        address = next(address for address in floor.ready.split() if address.startswith(carrier))
         echo = RawEcho(address, 136, 24)
         echo.round_trip()
         echo.pipeline(5000)
         echo.pipeline(1000, 16)
         echo.round_trip()
         echo.close()
-        stream = RawStream(address, 3 << 20)
+        stream = (RawMemory if carrier == "shm" else RawStream)(address, 3 << 20)
         stream.upload()
         stream.download()
         stream.close()
-        assert cpu_ns(peer.pid) > 0
+        assert cpu_ns(floor.pid) > 0
 
 
-def test_a_peer_that_cannot_start_is_an_error(capfd):
+def test_a_companion_that_cannot_start_is_an_error(capfd):
     with pytest.raises(NotFoundError, match="ended"):
-        Peer("nothing")
+        Companion("nothing")
     assert "remora bench" in capfd.readouterr().err
 
 
@@ -106,11 +106,11 @@ def test_the_kernel_tells_peak_memory():
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(400)
 def test_quick_run_has_every_row_and_leaves_no_process():
     before = children(os.getpid())
     shares = []
-    report = run(BenchOptions(quick=True, progress=lambda case, share: shares.append((case, share))))
+    report = run(BenchOptions(quick=True, parts=("floors",), progress=lambda case, share: shares.append((case, share))))
     assert children(os.getpid()) == before
     assert {case for case, _ in shares} == {title for title, _, _ in CASES} | {"done"}
     assert [share for _, share in shares] == sorted(share for _, share in shares)
@@ -118,7 +118,12 @@ def test_quick_run_has_every_row_and_leaves_no_process():
     for wanted in (
         "tcp: dispatch",
         "unix: dispatch",
+        "shm: dispatch",
+        "shm: upload",
         "one wait",
+        "cpu, here: 1,000 recorded dispatches",
+        "tcp: 1,000 recorded dispatches",
+        "unix: 1,000 recorded dispatches",
         "upload",
         "first result",
         "import",
@@ -135,11 +140,13 @@ def test_quick_run_has_every_row_and_leaves_no_process():
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(400)
 def test_command_prints_a_table_and_writes_json(tmp_path):
     file = tmp_path / "numbers.json"
-    command = [sys.executable, "-m", "remora.cli", "bench", "--quick", "--json", file]
+    command = [sys.executable, "-m", "remora.cli", "bench", "--quick", "--peers", "none", "--json", file]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert "tcp: dispatch + wait" in done.stdout
+    assert "remora, shm" in done.stdout
+    assert "PoCL-Remote 7.2 *" in done.stdout
     assert json.loads(file.read_text())["machine"]["cores"] > 0

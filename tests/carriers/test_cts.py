@@ -12,6 +12,7 @@ from remora.testing.cts.carrier import *  # noqa: F403 - the suite's classes are
 from remora.testing.cts.carrier import CarrierFactory
 
 STREAM = Capability.RELIABLE | Capability.ORDERED | Capability.HANDOVER
+DIRECT = Capability.REGISTERED_REGIONS | Capability.DIRECT_READ | Capability.DIRECT_WRITE
 numbers = itertools.count()
 
 
@@ -34,7 +35,7 @@ def tcp(host):
     )
 
 
-@pytest.fixture(params=["loopback", "tcp", "tcp6", "unix", "tcp-spin"])
+@pytest.fixture(params=["loopback", "tcp", "tcp6", "unix", "tcp-spin", "shm", "shm-settled", "shm-spin"])
 def factory(request, tmp_path):
     if request.param == "loopback":
         return CarrierFactory(
@@ -48,6 +49,18 @@ def factory(request, tmp_path):
             unreachable=lambda: f"unix://{tmp_path}/nobody",
             capabilities=STREAM | Capability.POSIX_FD,
             adopt=lambda fd: adopt("unix", fd, "unix:///heir"),
+        )
+    if request.param.startswith("shm"):
+        settled = request.param != "shm"
+        query = "?spin_us=20" if request.param == "shm-spin" else ""
+        return CarrierFactory(
+            listen=lambda: listen(f"shm://{tmp_path}/{next(numbers)}{query}"),
+            listen_at=listen,
+            connect=lambda address: connect(address + query),
+            unreachable=lambda: f"shm://{tmp_path}/nobody",
+            capabilities=(STREAM & ~Capability.HANDOVER if settled else STREAM) | Capability.POSIX_FD | DIRECT,
+            adopt=lambda fd: adopt("shm", fd, "shm:///heir"),
+            settled=settled,
         )
     if request.param == "tcp-spin":
         return replace(

@@ -67,6 +67,15 @@ class Stream(RuleBasedStateMachine):
             reservation.abort()
 
     @rule()
+    def settle_down(self):
+        """Any time, and without a sign to the sender, who may go on for long before it looks."""
+        self.server.settle()
+
+    @rule()
+    def look(self):
+        assert self.client.receive(0) is None
+
+    @rule()
     def flush(self):
         self.client.flush()
 
@@ -104,13 +113,19 @@ class Stream(RuleBasedStateMachine):
             end.close()
 
 
-@pytest.mark.parametrize("scheme", ["loopback", "tcp", "unix"])
+@pytest.mark.parametrize("scheme", ["loopback", "tcp", "unix", "shm"])
 def test_h30_the_stream_is_what_was_published(scheme, tmp_path):
     from hypothesis.stateful import run_state_machine_as_test
 
+    made = []
+
     def machine():
         stream = type("Stream", (Stream,), {})
-        stream.uri = {"loopback": "loopback://", "tcp": "tcp://127.0.0.1:0", "unix": f"unix://{tmp_path}/{next(numbers)}"}[scheme]
-        return stream()
+        path = f"{scheme}://{tmp_path}/{next(numbers)}"
+        stream.uri = {"loopback": "loopback://", "tcp": "tcp://127.0.0.1:0"}.get(scheme, path)
+        made.append(stream())
+        return made[-1]
 
     run_state_machine_as_test(machine, settings=settings(max_examples=25, stateful_step_count=30, deadline=None))
+    assert len(made) >= 25
+    assert sum(each.received for each in made) == sum(len(each.published) for each in made) > 0

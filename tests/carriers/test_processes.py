@@ -48,6 +48,7 @@ def peer(address, what):
         try:
             with process, listener.accept(LONG) as carrier:
                 carrier.activate()
+                carrier.settle()
                 got = bytearray(5)
                 filled = 0
                 while filled < 5:
@@ -59,9 +60,9 @@ def peer(address, what):
             process.kill()
 
 
-@pytest.fixture(params=["tcp", "unix"])
+@pytest.fixture(params=["tcp", "unix", "shm"])
 def address(request, tmp_path):
-    return "tcp://127.0.0.1:0" if request.param == "tcp" else f"unix://{tmp_path}/s"
+    return "tcp://127.0.0.1:0" if request.param == "tcp" else f"{request.param}://{tmp_path}/s"
 
 
 def test_bytes_cross_processes(address):

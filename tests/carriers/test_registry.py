@@ -15,7 +15,7 @@ from remora.carriers.loopback import adopt, connect, listen
 
 
 def test_an_unknown_scheme_lists_the_known_ones():
-    with pytest.raises(NotFoundError, match="loopback, tcp, unix"):
+    with pytest.raises(NotFoundError, match="loopback, shm, tcp, unix"):
         connect("pigeon://coop")
 
 

@@ -54,8 +54,10 @@ def serve():
 
         def run(*args):
             bind = () if "--bind" in args else ("--bind", "tcp://127.0.0.1:0")
-            command = [sys.executable, "-m", "remora.cli", "serve", "--with-parent", *bind, *args]
-            process = stack.enter_context(subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True))
+            command = [sys.executable, "-m", "remora.cli", "serve", "--until-eof", *bind, *args]
+            process = stack.enter_context(
+                subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+            )
             stack.callback(process.kill)
             return Server(process)
 

@@ -6,6 +6,7 @@ from importlib.metadata import version
 
 import pytest
 
+from remora.base.compiled import is_compiled
 from remora.cli import main, show
 
 
@@ -18,7 +19,7 @@ def test_without_arguments_it_prints_help(remora_command):
 
 def test_version(remora_command):
     done = remora_command("--version")
-    assert (done.returncode, done.stdout) == (0, f"remora {version('remora')}\n")
+    assert (done.returncode, done.stdout) == (0, f"remora {version('remora')}{', compiled' if is_compiled() else ''}\n")
 
 
 def test_an_unknown_command_is_wrong_usage(remora_command):

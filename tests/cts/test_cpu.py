@@ -10,4 +10,9 @@ from remora.testing.cts.hal import HalFactory
 
 @pytest.fixture
 def factory():
-    return HalFactory(open=lambda: remora.open("cpu"), vector=samples.load("vector"), faults=samples.load("faults"))
+    return HalFactory(
+        open=lambda: remora.open("cpu"),
+        vector=samples.load("vector"),
+        faults=samples.load("faults"),
+        special=samples.load("special"),
+    )

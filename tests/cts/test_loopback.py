@@ -2,19 +2,14 @@
 
 import pytest
 
-import remora
-from remora import samples
 from remora.testing.cts.hal import *  # noqa: F403 - the suite's classes are what runs here
-from remora.testing.cts.hal import HalFactory
 from remora.testing.server import SharedServer
+
+#: The same suite over unix and tcp, against other processes, is in every run.
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
 def server():
     with SharedServer() as server:
         yield server
-
-
-@pytest.fixture
-def factory(server):
-    return HalFactory(open=lambda: remora.open(server.uri), vector=samples.load("vector"), faults=samples.load("faults"))

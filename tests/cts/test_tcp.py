@@ -2,10 +2,7 @@
 
 import pytest
 
-import remora
-from remora import samples
 from remora.testing.cts.hal import *  # noqa: F403 - the suite's classes are what runs here
-from remora.testing.cts.hal import HalFactory
 from remora.testing.server import ServerProcess
 
 
@@ -13,8 +10,3 @@ from remora.testing.server import ServerProcess
 def server(tmp_path_factory):
     with ServerProcess(bind="tcp://127.0.0.1:0") as server:
         yield server
-
-
-@pytest.fixture
-def factory(server):
-    return HalFactory(open=lambda: remora.open(server.uri), vector=samples.load("vector"), faults=samples.load("faults"))

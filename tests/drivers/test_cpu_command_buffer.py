@@ -63,6 +63,52 @@ def test_h18_all_records_between_two_events_run_in_one_native_call(cpu, known, p
         assert cpu.statistics().dispatches == 50
 
 
+def test_h18_a_dispatch_whose_grid_is_in_a_buffer_ends_a_native_call_and_nothing_else_does(cpu, known, plays):
+    with cpu.upload(b"\7\0\0\0\5\0\0\0\3\0\0\0") as grid, cpu.upload(bytes(4 * CELLS)) as cells:
+        with cpu.command_buffer(slots=1) as commands:
+            for _ in range(2):
+                for _ in range(10):
+                    commands.dispatch(known["mark"], GRID, [Slot(0)])
+                number = commands.dispatch_indirect(known["mark"], grid, [Slot(0)])
+        cpu.queue.execute(commands, [cells]).wait(LONG)
+        assert len(plays) == 2
+        assert words(cells) == [22] * CELLS
+        assert cpu.statistics().dispatches == 22
+        with cpu.upload(bytes(4 * CELLS)) as other:
+            cpu.queue.execute(commands, [cells], {number: Patch(bindings={0: other})}).wait(LONG)
+            assert words(other) == [1] * CELLS
+        assert words(cells) == [43] * CELLS
+
+
+def test_d01_what_a_grid_in_a_buffer_costs_is_unknown(cpu, known, plays):
+    """So the recording never runs on the thread that submits it."""
+    with cpu.upload(bytes(12)) as grid, cpu.command_buffer() as commands:
+        commands.dispatch(known["empty"], (1, 1, 1), [])
+        commands.dispatch_indirect(known["empty"], grid, [])
+        commands.seal()
+        cpu.queue.execute(commands).wait(LONG)
+    assert plays[0][0] is not threading.current_thread()
+
+
+def test_h26_a_failed_indirect_dispatch_is_named(cpu, known):
+    with cpu.upload(b"\1\0\0\0" * 3) as grid, cpu.upload(bytes(4)) as calls:
+        with cpu.command_buffer() as commands:
+            commands.dispatch(known["empty"], (1, 1, 1), [])
+            commands.push_label("train")
+            number = commands.dispatch_indirect(known["fail"], grid, [calls], (0, -77))
+            commands.pop_label()
+        with pytest.raises(DeviceError, match=rf"record {number} \(train\): kernel fail failed: a workgroup returned -77"):
+            cpu.queue.execute(commands).wait(LONG)
+
+
+def test_h25_more_workgroups_in_a_buffer_than_the_pool_counts(cpu, known):
+    with cpu.upload(b"\xff" * 8 + b"\1\0\0\0") as grid, cpu.command_buffer() as commands:
+        commands.dispatch_indirect(known["empty"], grid, [])
+        commands.seal()
+        with pytest.raises(UsageError, match=r"record 0: .*2\*\*62"):
+            cpu.queue.execute(commands).wait(LONG)
+
+
 @pytest.mark.parametrize("threads", [1, 2, 4])
 def test_d01_workgroups_of_each_recorded_dispatch_run_once_and_dispatches_after_each_other(threads, plain, infos):
     from remora.hal.registry import open_devices
@@ -83,7 +129,7 @@ def test_h18_a_recording_without_slots_is_played_where_it_is(cpu, known, plays):
     with cpu.upload(bytes(4 * CELLS)) as cells:
         with cpu.command_buffer() as commands:
             commands.dispatch(known["mark"], GRID, [cells])
-        (stream,) = commands.prepared._parts
+        (stream,) = commands.prepared.parts
         run = stream.bind(None, b"", ())
         assert run.memory is stream._shared
         assert isinstance(stream, Stream)
@@ -93,9 +139,9 @@ def test_h18_a_patched_execution_leaves_the_shared_stream_alone(cpu, known):
     with cpu.upload(bytes(4 * CELLS)) as cells, cpu.upload(bytes(4 * CELLS)) as other:
         with cpu.command_buffer() as commands:
             number = commands.dispatch(known["mark"], GRID, [cells])
-        before = bytes(commands.prepared._parts[0].packed)
+        before = bytes(commands.prepared.parts[0].packed)
         cpu.queue.execute(commands, patches={number: Patch(bindings={0: other}, grid=(3, 1, 1))}).wait(LONG)
-        assert bytes(commands.prepared._parts[0].packed) == before
+        assert bytes(commands.prepared.parts[0].packed) == before
         cpu.queue.execute(commands).wait(LONG)
         assert words(cells) == [1] * CELLS
         assert words(other) == [1, 1, 1] + [0] * (CELLS - 3)
@@ -198,9 +244,13 @@ def test_h25_more_workgroups_than_the_pool_counts(cpu, known):
 def test_h25_an_executable_closed_before_the_seal(cpu, kernels):
     commands = cpu.command_buffer()
     commands.dispatch(kernels["empty"], (1, 1, 1), [])
-    kernels.close()
-    with pytest.raises(ClosedError, match="record 0"):
-        commands.seal()
+    indirect = cpu.command_buffer()
+    with cpu.allocate(12) as grid:
+        indirect.dispatch_indirect(kernels["empty"], grid, [])
+        kernels.close()
+        for recording in (commands, indirect):
+            with pytest.raises(ClosedError, match="record 0"):
+                recording.seal()
 
 
 @pytest.mark.parametrize("close_first", [False, True])

@@ -1,12 +1,12 @@
 """Artifacts: what does not fit is refused with the reason before it can do harm (H25); code lives as long as it is used (H27)."""
 
-import os
 import struct
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.descriptors import CODE, count_open
 
 from remora.drivers.cpu import processor
 from remora.drivers.cpu.elf import check_elf
@@ -107,7 +107,7 @@ def test_h25_the_header_check_survives_any_bytes(plain, data):
         ("-DNO_QUERY", UsageError, "does not export iree_hal_executable_library_query"),
         ("-DSANITIZER=1", UnsupportedError, "sanitizer"),
         ('-DIMPORT="host_print"', UnsupportedError, "imports 'host_print'"),
-        ("-DCONSTANT_COUNT=2", UnsupportedError, "needs 2 specialization constants"),
+        ("-DCONSTANT_COUNT=2", UsageError, "takes 2 words of specialization constants, its manifest declares 0"),
     ],
 )
 def test_h25_a_library_of_another_kind_is_refused(load, compile_library, flag, kind, message):
@@ -116,7 +116,9 @@ def test_h25_a_library_of_another_kind_is_refused(load, compile_library, flag, k
 
 
 def test_an_optional_import_may_be_missing(load, compile_library):
-    load(compile_library(from_source, '-DIMPORT="host_print?"')).close()
+    executable = load(compile_library(from_source, '-DIMPORT="host_print?"'))
+    assert list(executable) == ["empty"]
+    executable.close()
 
 
 def test_h25_a_missing_symbol_is_named(load, compile_library, tmp_path):
@@ -134,8 +136,10 @@ def test_a_missing_export_lists_what_is_there(load, plain):
 
 
 def test_a_kernel_may_have_another_name_than_its_export(cpu, load, plain):
-    kernel = load(plain, [KernelInfo("nothing", export="empty")])["nothing"]
-    cpu.queue.dispatch(kernel, (1, 1, 1), []).wait(10)
+    kernel = load(plain, [KernelInfo("other", (BindingRule("cells"),), export="mark")])["other"]
+    cells = cpu.upload(bytes(8))
+    cpu.queue.dispatch(kernel, (2, 1, 1), [cells]).wait(10)
+    assert cells.read(timeout=10).cast("I").tolist() == [1, 1]
 
 
 @pytest.mark.parametrize(
@@ -160,11 +164,12 @@ def test_h25_counts_that_do_not_fit_are_refused(load, plain, info, message):
 def test_the_most_constants_and_bindings_fit(cpu, load, plain):
     info = KernelInfo("most", (BindingRule("a"),) * 64, tuple(ConstantRule(str(i)) for i in range(64)), export="empty")
     cpu.queue.dispatch(load(plain, [info])["most"], (1, 1, 1), [cpu.allocate(4)] * 64, range(64)).wait(10)
+    assert cpu.statistics().dispatches == 1
 
 
 def test_a_refused_artifact_leaves_nothing_behind(load, plain, compile_library):
     def held():
-        return len(os.listdir("/proc/self/fd"))
+        return count_open(CODE)
 
     before = held()
     for artifact, kernels in ((b"x", EMPTY), (plain, [KernelInfo("subtract")]), (compile_library(from_source, "-DREFUSE"), EMPTY)):
@@ -205,13 +210,13 @@ def test_h27_code_lives_until_its_operation_is_done(cpu, plain, infos):
     executable = cpu.load_artifact(cpu.targets[-1], plain, infos)
     cells = cpu.upload(bytes(400))
     go = cpu.semaphore()
-    before = len(os.listdir("/proc/self/fd"))
+    before = count_open(CODE)
     done = cpu.queues[1].dispatch(executable["mark"], (100, 1, 1), [cells], wait=go.at(1))
     executable.close()
     del executable
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert count_open(CODE) == before
     go.signal(1)
     done.wait(10)
     assert cells.read().cast("I").tolist() == [1] * 100
     cpu.queues[1].wait_idle(10)
-    assert len(os.listdir("/proc/self/fd")) == before - 1
+    assert count_open(CODE) == before - 1

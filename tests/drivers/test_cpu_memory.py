@@ -1,14 +1,18 @@
 """Device memory of the cpu driver: blocks never overlap, go back exactly when unused, and can be mapped elsewhere (D01, H27)."""
 
+import fcntl
 import gc
 import mmap
 import os
+import weakref
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from tests.descriptors import MEMORY, count_open
 
 from remora.drivers.cpu import memory as memory_module
 from remora.drivers.cpu.memory import MEDIUM, PAGED, Memory, size_class
@@ -125,12 +129,12 @@ def test_warm_memory_is_bounded_and_the_rest_goes_back(monkeypatch):
 def test_a_large_block_beyond_the_warm_limit_is_unmapped(monkeypatch):
     monkeypatch.setattr(memory_module, "WARM_BYTES", 0)
     memory = Memory(GIB, "test")
-    before = len(os.listdir("/proc/self/fd"))
+    before = count_open(MEMORY)
     block = memory.allocate(MEDIUM + 1)
-    assert len(os.listdir("/proc/self/fd")) > before
+    assert count_open(MEMORY) > before
     block.retire()
     del block
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert count_open(MEMORY) == before
 
 
 def test_memory_runs_out_with_numbers():
@@ -212,17 +216,17 @@ def test_h27_memory_of_a_closed_buffer_lives_until_its_operation_is_done(cpu):
     go = cpu.semaphore()
     buffer = cpu.upload(b"before..")
     into = bytearray(8)
-    place = buffer.block.address
+    place = buffer.memory.address
     done = cpu.queues[1].read(buffer, into, wait=go.at(1))
     buffer.close()
     others = [cpu.upload(b"another!") for _ in range(10)]
-    assert place not in {other.block.address for other in others}
+    assert place not in {other.memory.address for other in others}
     go.signal(1)
     done.wait(5)
     cpu.queues[1].wait_idle(5)
     assert into == b"before.."
     others += [cpu.allocate(8) for _ in range(10)]
-    assert place in {other.block.address for other in others}
+    assert place in {other.memory.address for other in others}
 
 
 def test_a_view_from_a_mapping_outlives_the_device(cpu):
@@ -231,3 +235,61 @@ def test_a_view_from_a_mapping_outlives_the_device(cpu):
     cpu.close()
     view[0] = 1
     assert view[0] == 1
+
+
+def test_h20_the_size_of_a_memory_file_is_sealed():
+    """Whoever has its descriptor can neither cut it, which would kill the one who touches it, nor forbid to write or map it."""
+    block = Memory(GIB, "test").allocate(3 * MEDIUM)
+    block.view[-1] = 7
+    for size in (0, 4 * MEDIUM):
+        with pytest.raises(PermissionError):
+            os.ftruncate(block.segment.fd, size)
+    with pytest.raises(PermissionError):
+        fcntl.fcntl(block.segment.fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_WRITE)
+    assert block.view[-1] == 7
+    block.segment.discard(0, mmap.PAGESIZE)
+
+
+def test_huge_pages_are_asked_for_where_one_fits():
+    """`hg` among the flags of a mapping says so; the system grants them as transparent_hugepage/shmem_enabled says."""
+    memory = Memory(GIB, "test")
+    large, small = memory.allocate(3 * MEDIUM), memory.allocate(100)
+    assert "hg" in told_of(large.address, "VmFlags:")
+    assert "hg" not in told_of(small.address, "VmFlags:")
+
+
+def told_of(address, key):
+    """What the system tells of the mapping that an address is in."""
+    inside = False
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        words = line.split()
+        if "-" in words[0] and not words[0].endswith(":"):
+            start, end = (int(word, 16) for word in words[0].split("-"))
+            inside = start <= address < end
+        elif inside and words[0] == key:
+            return words[1:]
+    raise AssertionError("the address is not mapped")
+
+
+def test_freed_memory_is_warm_when_it_comes_back():
+    """No page of it is touched for the first time again: that costs ten times a copy."""
+    memory = Memory(GIB, "test")
+    size = 32 << 20
+    block = memory.allocate(size)
+    segment = weakref.ref(block.segment)
+    block.view[:] = bytes(size)
+    before = resident(block.address)
+    assert before >= size
+    block.retire()
+    del block
+    for _ in range(3):
+        again = memory.allocate(size - 1000)
+        assert again.segment is segment()
+        assert resident(again.address) == before
+        again.retire()
+        del again
+
+
+def resident(address):
+    """Bytes of the mapping that an address is in which are in memory."""
+    return int(told_of(address, "Rss:")[0]) * 1024

@@ -124,7 +124,7 @@ def test_what_a_kernel_sees(cpu, kernels):
     out = cpu.upload(bytes(64))
     cpu.queue.dispatch(kernels["report"], (1, 1, 1), [out]).wait(10)
     assert out.read().cast("Q").tolist()[:7] == [1, 1, 1, 8, 0, 1, 2]
-    assert out.read().cast("Q")[7] == cpu._environment.processor[0]
+    assert out.read().cast("Q")[7] == cpu.environment.processor[0]
 
 
 def test_absurd_grids_are_refused(cpu, kernels):

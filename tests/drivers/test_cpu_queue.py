@@ -153,7 +153,9 @@ def test_a_dispatch_counts(cpu, kernels):
 
 
 def test_an_empty_grid_runs_nothing(cpu, kernels):
-    cpu.queue.dispatch(kernels["fail"], (0, 3, 1), [cpu.upload(bytes(4))], (0, 7)).wait(10)
+    calls = cpu.upload(bytes(4))
+    cpu.queue.dispatch(kernels["fail"], (0, 3, 1), [calls], (0, 7)).wait(10)
+    assert bytes(calls.read(timeout=10)) == bytes(4)
 
 
 def test_a_buffer_of_another_device_is_refused(cpu, device, kernels):

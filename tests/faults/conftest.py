@@ -33,7 +33,7 @@ def gone():
     return wait_gone
 
 
-@pytest.fixture(params=["tcp", "unix"])
+@pytest.fixture(params=["tcp", pytest.param("unix", marks=pytest.mark.slow)])
 def scheme(request):
     return request.param
 
@@ -44,7 +44,7 @@ def serve(tmp_path, leaves_nothing):
     with contextlib.ExitStack() as stack:
 
         def run(scheme="tcp", **options):
-            bind = "tcp://127.0.0.1:0" if scheme == "tcp" else f"unix://{tmp_path}/s"
+            bind = "tcp://127.0.0.1:0" if scheme == "tcp" else f"{scheme}://{tmp_path}/s"
             return stack.enter_context(Service(bind=bind, **options))
 
         yield run

@@ -26,6 +26,10 @@ from remora import samples
 device = remora.open(sys.argv[1])
 gate = device.semaphore()
 
+def lent():
+    "Whether the server has lent memory: then no bytes come and go."
+    return device.host.segments is not None and device.host.link.bulk.bytes_received > 0
+
 def idle():
     print("ready", flush=True)
     while device.queue.timeline.failure is None:
@@ -47,7 +51,7 @@ def upload():
     data = mmap.mmap(-1, 256 << 20)
     buffer = device.allocate(len(data))
     point = device.queue.update(buffer, data)
-    while device.link_statistics().bytes_sent < 1 << 20:
+    while device.link_statistics().bytes_sent < 1 << 20 and not lent():
         threading.Event().wait(0.001)
     print("ready", flush=True)
     while True:
@@ -58,7 +62,7 @@ def download():
     buffer = device.allocate(256 << 20)
     into = mmap.mmap(-1, 256 << 20)
     point = device.queue.read(buffer, into)
-    while device.link_statistics().bytes_received < 1 << 20:
+    while device.link_statistics().bytes_received < 1 << 20 and not lent():
         threading.Event().wait(0.001)
     print("ready", flush=True)
     while True:
@@ -95,14 +99,19 @@ class Lines:
     def wait_for(self, text, count=1, timeout=SOON):
         """The line with `text` that is the `count`-th such line."""
 
-        def found():
-            return [line for line in self.seen if text in line]
-
-        with self._changed:
-            self._changed.wait_for(lambda: len(found()) >= count or self._ended, timeout)
-            lines = found()
+        self.wait(lambda: len(self.found(text)) >= count, timeout)
+        lines = self.found(text)
         assert len(lines) >= count, f"no {text!r} ({count}) in {self.seen}"
         return lines[count - 1]
+
+    def found(self, text):
+        """The lines with `text` so far."""
+        return [line for line in self.seen if text in line]
+
+    def wait(self, true, timeout):
+        """Wait until it is true, or nothing comes any more."""
+        with self._changed:
+            self._changed.wait_for(lambda: true() or self._ended, timeout)
 
     def close(self):
         self._thread.join(SOON)
@@ -114,12 +123,19 @@ class Program:
 
     def __init__(self, code, *args, prefix=()):
         command = [*prefix, sys.executable, "-u", "-c", code, *map(str, args)]
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         self.pid = self.process.pid
         self.lines = Lines(self.process.stdout)
 
     def signal(self, number):
         self.process.send_signal(number)
+
+    def write(self, line):
+        self.process.stdin.write(line + "\n")
+        self.process.stdin.flush()
+
+    def end_input(self):
+        self.process.stdin.close()
 
     def kill(self):
         self.process.kill()
@@ -130,6 +146,8 @@ class Program:
             self.process.send_signal(signal.SIGCONT)
         self.process.kill()
         self.process.wait(SOON)
+        with contextlib.suppress(BrokenPipeError):
+            self.process.stdin.close()
         self.lines.close()
 
 

@@ -194,7 +194,9 @@ def test_h06_a_truncated_hello(server, size):
     with raw(server) as sock:
         sock.sendall(encode_bootstrap(Hello())[:size])
         sock.shutdown(socket.SHUT_WR)
-        read_all(sock)
+        answer = read_all(sock)
+    assert not answer
+    assert server.session_pids() == ()
 
 
 @pytest.mark.parametrize("more", [b"", b"\xff" * 100, b"\x10\0\0\0\x20\0\0\0"], ids=["nothing", "garbage", "half a frame"])

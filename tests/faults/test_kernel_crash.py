@@ -80,7 +80,7 @@ def test_h26_every_session_may_crash_one_after_the_other(serve, works):
     works(server.uri)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])
 def test_h26_a_server_that_is_told_to_stop_does_not_wait_for_an_endless_kernel(serve, gone, scheme, number):
     server = serve(scheme)
     with remora.open(server.uri) as device:

@@ -90,9 +90,11 @@ def test_h13_an_operation_behind_a_host_signal_fails_with_all_its_signals(serve)
         held = device.queue.barrier(wait=gate.at(1), signal=(first.at(1), second.at(5)))
         behind = device.queue.barrier()
         kill(server)
-        for wait in (lambda: held.wait(SOON), lambda: behind.wait(SOON), lambda: first.wait(1, SOON), lambda: second.wait(5, SOON)):
+        for point in (held, behind, first.at(1), second.at(5)):
             with lost():
-                wait()
+                point.wait(SOON)
+        assert (first.value, second.value) == (0, 0)
+        assert str(first.failure) == str(second.failure) == str(device.queue.timeline.failure)
 
 
 def test_h13_an_operation_that_waits_for_a_lost_device_fails_with_its_cause(serve, works):

@@ -182,3 +182,4 @@ def test_h08_a_client_that_was_stopped_itself_does_not_blame_the_server(serve, c
     count = len(program.lines.seen)
     os.kill(program.pid, signal.SIGCONT)
     program.lines.wait_for("read 1000", count + 4)
+    assert set(program.lines.seen) == {"read 1000"}

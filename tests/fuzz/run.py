@@ -3,7 +3,7 @@
 Inputs are golden frames and `corpus/` files changed at random by a seeded generator, so a run can be repeated. An input may end in
 PeerError and in nothing else, must take less than a second, and must not make the process allocate more than MAX_PEAK bytes. One
 that breaks a rule is written to `corpus/<target>-<digest>.bin`, where every later run and the test suite start from it. `--collect`
-fills the corpus with small inputs that are refused for different reasons.
+fills the corpus with small inputs that are refused for different reasons. `--inputs N` is the long run, see long.py.
 """
 
 import argparse
@@ -90,13 +90,15 @@ def inputs(name: str, seed: int):
         yield bytes(data[: 1 << 17])
 
 
-def try_one(name: str, data: bytes, *, measured: bool = False) -> None:
-    """Run one input; raises whatever is not PeerError, and AssertionError for too much time or memory."""
+def try_one(name: str, data: bytes, *, measured: bool = False) -> bool:
+    """Run one input; whether it was taken. Raises whatever is not PeerError, and AssertionError for too much time or memory."""
+    taken = False
     if measured:
         tracemalloc.start()
     start = time.process_time()
     try:
         TARGETS[name].run(data)
+        taken = True
     except PeerError:
         pass
     finally:
@@ -106,6 +108,7 @@ def try_one(name: str, data: bytes, *, measured: bool = False) -> None:
     seconds = time.process_time() - start
     assert peak <= MAX_PEAK, f"{peak} bytes were allocated for an input of {len(data)}"
     assert measured or seconds <= MAX_SECONDS, f"an input of {len(data)} bytes took {seconds:.1f} s"
+    return taken
 
 
 def fuzz(name: str, seconds: float, seed: int) -> int:
@@ -150,8 +153,14 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=60.0, help="in all, shared by the targets")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--collect", action="store_true", help="fill the corpus instead")
+    parser.add_argument("--inputs", type=int, default=0, help="so many in all instead of a time, counted and watched for growth")
+    parser.add_argument("--record", default="", metavar="FILE", help="with --inputs: write what was done to a JSON file")
     options = parser.parse_args()
     names = list(TARGETS) if options.target == "all" else [options.target]
+    if options.inputs:
+        from tests.fuzz import long
+
+        return long.main(options.inputs, options.seed, names, options.record)
     for name in names:
         if options.collect:
             print(f"{name:16} {collect(name, options.seed):9} inputs kept")

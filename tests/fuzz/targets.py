@@ -12,15 +12,22 @@ from remora.errors import PeerError
 from remora.session.events import Failed
 from remora.session.session import Session
 from remora.session.state import Lane, Role, State
-from remora.wire import commands, queue
+from remora.wire import calls, commands, queue
 from remora.wire.bootstrap import Hello, decode_bootstrap
-from remora.wire.bulk import decode_abort, decode_bulk
+from remora.wire.bulk import decode_abort, decode_bulk, decode_lend
 from remora.wire.catalog import read_catalog
 from remora.wire.command_buffer import decode_stream, encode_stream
 from remora.wire.control import decode_control
+from remora.wire.executable_calls import EXECUTABLE_LOAD
 from remora.wire.execute import Announced, encode_payload, read_payload
+from remora.wire.export_calls import EXECUTABLE_EXPORTS
+from remora.wire.extension import EXTENSION
+from remora.wire.file_commands import FILE_READ, FILE_WRITE
 from remora.wire.frame import FrameSplitter
-from remora.wire.layout import MAX_QUEUE_FRAME, Reader
+from remora.wire.layout import MAX_QUEUE_FRAME, Reader, Writer
+from remora.wire.memory_calls import MEMORY_CLOSE, METHODS
+from remora.wire.profile import read_records, read_taken
+from remora.wire.sharing_calls import PLACE_SIZE, SEGMENT_OPEN, decode_place, encode_place
 from remora.wire.status import read_status
 
 
@@ -51,7 +58,11 @@ def by_kind(kind, start):
     return Target(run, seeds("queue", start=start))
 
 
+OPS = set()  # whose bodies have a target
+
+
 def body_of(op, start):
+    OPS.add(op)
     head = 24
 
     def run(data):
@@ -62,6 +73,23 @@ def body_of(op, start):
 
 def reader(read, *lanes):
     return Target(lambda data: read(Reader(memoryview(data), "fuzz")), [seed[16:] for seed in seeds(*lanes)])
+
+
+def body_reader(read, start):
+    """A control decoder with any bytes behind the header."""
+    return Target(
+        lambda data: read(Reader(memoryview(data), "fuzz")) and None, [seed[8:] for seed in seeds("control", start=start)]
+    )
+
+
+def call_reader(method):
+    """What reads the request of a call."""
+    return lambda data: calls.METHODS[method].read(Reader(memoryview(data), "fuzz")) and None
+
+
+def call_answer_reader(method):
+    """What reads the answer to a call."""
+    return lambda data: calls.METHODS[method].read_answer(Reader(memoryview(data), "fuzz")) and None
 
 
 def split(data):
@@ -138,6 +166,17 @@ def payload(data):
             assert encode_payload(*whole[1:]) == (data, size)
 
 
+def golden_call(name):
+    return frames.golden("control", name)
+
+
+def memory_calls(data):
+    """The body of a call about virtual memory, behind a byte that says of which: what the reader takes, the writer gives back."""
+    method = list(METHODS.values())[data[0] % len(METHODS)] if data else METHODS[MEMORY_CLOSE]
+    body = method.read(Reader(memoryview(data)[1:], "fuzz"))
+    assert method.write(Writer(), body).frame(0)[8:] == data[1:]
+
+
 def bulk_header(data):
     header = decode_bulk(data)
     assert 0 <= header.rest < 1 << 21
@@ -162,13 +201,31 @@ TARGETS = {
     "update": body_of(commands.UPDATE, "command_update"),
     "copy": body_of(commands.COPY, "command_copy"),
     "read": body_of(commands.READ, "command_read"),
+    "locate": body_of(commands.LOCATE, "command_locate"),
+    "place": Target(lambda data: decode_place(data) and None, [encode_place(3, 4096), bytes(PLACE_SIZE)]),
+    "lend": Target(lambda data: decode_lend(data) and None, [seed[24:] for seed in seeds("bulk", start="lend")]),
+    "segment-open": Target(call_reader(SEGMENT_OPEN), [seed[16:] for seed in seeds("control", start="request_segment")]),
+    "segment-opened": Target(call_answer_reader(SEGMENT_OPEN), [seed[16:] for seed in seeds("control", start="response_segment")]),
     "upload": body_of(commands.UPLOAD, "command_upload"),
     "dispatch": body_of(commands.DISPATCH, "command_dispatch"),
+    "indirect": body_of(commands.DISPATCH_INDIRECT, "command_indirect"),
+    "extension": body_of(EXTENSION, "command_extension"),
+    "alloca": body_of(commands.ALLOCA, "command_alloca"),
+    "dealloca": body_of(commands.DEALLOCA, "command_dealloca"),
     "execute": body_of(commands.EXECUTE, "command_execute"),
+    "file-read": body_of(FILE_READ, "command_file"),
+    "file-write": body_of(FILE_WRITE, "command_file"),
     "recording": Target(same_records, [frames.STREAM, frames.STREAM[:8], b""]),
     "payload": Target(payload, [seed[56:] for seed in seeds("queue", start="command_execute") if len(seed) > 56]),
+    "memory-calls": Target(memory_calls, [bytes([seed[12] & 15]) + seed[16:] for seed in map(golden_call, frames.MEMORY_REQUESTS)]),
     "bulk-header": Target(bulk_header, seeds("bulk")),
     "abort": Target(lambda data: decode_abort(memoryview(data)) and None, [seed[24:] for seed in seeds("bulk", start="abort")]),
+    "records": body_reader(read_records, "records"),
+    "taken": body_reader(read_taken, "taken"),
+    "executable-load": Target(call_reader(EXECUTABLE_LOAD), [seed[16:] for seed in seeds("control", start="request_")]),
+    "executable-exports": Target(
+        call_answer_reader(EXECUTABLE_EXPORTS), [seed[16:] for seed in seeds("control", start="response_exports")]
+    ),
     "status": reader(read_status, "control"),
     "catalog": Target(
         lambda data: read_catalog(Reader(memoryview(data), "fuzz")) and None, [frames.golden("bootstrap", "accept")[88:]]

@@ -13,6 +13,8 @@ from remora.wire import bulk, commands, queue
 from remora.wire.bootstrap import decode_bootstrap, encode_bootstrap
 from remora.wire.control import decode_control, encode_control
 from remora.wire.execute import Announced, encode_announced, encode_execute
+from remora.wire.extension import EXTENSION, encode_extension
+from remora.wire.file_commands import FILE_READ, FILE_WRITE, encode_file_range
 from remora.wire.frame import FrameSplitter
 from remora.wire.layout import MAX_CONTROL_FRAME, MAX_QUEUE_FRAME
 
@@ -50,9 +52,18 @@ BODIES = {
     commands.UPDATE: lambda body: commands.encode_update(body.buffer, body.offset, memoryview(body.data)),
     commands.COPY: lambda body: commands.encode_copy(*body),
     commands.READ: lambda body: commands.encode_range(*body),
+    commands.LOCATE: lambda body: commands.encode_range(*body),
     commands.UPLOAD: lambda body: commands.encode_transfer(*body),
     commands.DOWNLOAD: lambda body: commands.encode_transfer(*body),
     commands.EXECUTE: lambda body: encode_announced(body) if isinstance(body, Announced) else encode_execute(*body),
+    FILE_READ: encode_file_range,
+    FILE_WRITE: encode_file_range,
+    commands.DISPATCH_INDIRECT: lambda body: commands.encode_dispatch_indirect(
+        body.buffer, body.offset, *body.dispatch[:2], list(body.dispatch.bindings), body.dispatch.constants
+    ),
+    EXTENSION: lambda body: encode_extension(*body),
+    commands.ALLOCA: commands.encode_buffer,
+    commands.DEALLOCA: commands.encode_buffer,
     commands.DISPATCH: lambda body: commands.encode_dispatch(*body[:3], list(body.bindings), body.constants),
 }
 
@@ -96,13 +107,16 @@ def decode_bulk(data: bytes):
     rest = data[bulk.BULK_HEADER.size :]
     if len(rest) != header.rest:
         raise PeerError("not exactly one frame")
-    return header.kind, header.transfer_id, header.value, bulk.decode_abort(memoryview(rest)) if header.kind == bulk.ABORT else rest
+    read = {bulk.ABORT: bulk.decode_abort, bulk.LEND: bulk.decode_lend}.get(header.kind, bytes)
+    return header.kind, header.transfer_id, header.value, read(memoryview(rest))
 
 
 def encode_bulk(value) -> bytes:
     kind, transfer_id, position, rest = value
     if kind == bulk.ABORT:
         return bulk.encode_abort(transfer_id, rest)
+    if kind == bulk.LEND:
+        return bulk.encode_lend(transfer_id, rest[0], position, rest[1])
     return bulk.encode_bulk(kind, transfer_id, position, len(rest)) + rest
 
 

@@ -66,9 +66,6 @@ class ScratchQueue(HostQueue):
 
         return self._submit(work, (), self.cost_ns, wait, signal)
 
-    def _barrier(self, wait, signal):
-        return self._submit(lambda: None, (), 0, wait, signal)
-
     def _step(self, record, table):
         if isinstance(record, DispatchRecord):
             memories = [memory_of(resolve(binding, table)) for binding in record.bindings]
@@ -122,8 +119,8 @@ class ScratchDevice(Device):
         self.allocated.append(buffer)
         return buffer
 
-    def _load(self, target, artifact, kernels):
-        return ScratchExecutable(self, target, kernels, artifact)
+    def _load(self, target, artifact, info, constants):
+        return ScratchExecutable(self, target, info, artifact)
 
 
 @pytest.fixture

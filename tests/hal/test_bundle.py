@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 from remora.errors import Error, NotFoundError, UnsupportedError, UsageError
 from remora.hal.buffer import Access
 from remora.hal.bundle import Bundle
-from remora.hal.executable import CONSTANT_CODES, BindingRule, ConstantRule, GridRule, KernelInfo
-from remora.hal.manifest import MAX_ARTIFACT_BYTES, MAX_MANIFEST_BYTES, encode_kernels, parse_kernels, parse_manifest
+from remora.hal.executable import BindingRule, ConstantRule, GridRule, KernelInfo
+from remora.hal.manifest import MAX_ARTIFACT_BYTES, MAX_MANIFEST_BYTES, encode_info, parse_info, parse_manifest
+from remora.hal.specialization import CONSTANT_CODES, ExecutableInfo
 from remora.hal.target import Target
 
 V1, V3, ARM = Target("cpu", "x86_64"), Target("cpu", "x86_64-v3"), Target("cpu", "aarch64")
@@ -309,24 +310,26 @@ def test_d11_text_that_is_no_manifest_is_refused(text, message):
 @settings(max_examples=25)
 @given(st.lists(kernels(), min_size=1, max_size=4, unique_by=lambda info: info.name))
 def test_h19_contracts_travel_alone(infos):
-    assert parse_kernels(encode_kernels(infos)) == tuple(infos)
+    assert parse_info(encode_info(ExecutableInfo(tuple(infos)))) == ExecutableInfo(tuple(infos))
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (b"", "kernels: no valid JSON"),
-        (b"[]", "kernels must be a list of 1 to 1024"),
-        (b"{}", "kernels must be a list"),
-        (b"[{}]", r"kernels\[0\].name is missing"),
-        (b'[{"name": "k", "name": "k"}]', "'name' stands twice"),
-        (b'[{"name": "k"}, {"name": "k"}]', r"kernels\[1\]: k is there already"),
-        (b'[{"name": "k", "bindings": [{"name": "x", "access": "all"}]}]', r"kernels\[0\].bindings\[0\].access"),
+        (b"", "no valid JSON"),
+        (b"[]", "the top must be an object"),
+        (b"{}", "kernels is missing"),
+        (b'{"kernels": {}}', "kernels must be a list of 1 to 1024"),
+        (b'{"kernels": [{}]}', r"kernels\[0\].name is missing"),
+        (b'{"kernels": [{"name": "k", "name": "k"}]}', "'name' stands twice"),
+        (b'{"kernels": [{"name": "k"}, {"name": "k"}]}', r"kernels\[1\]: k is there already"),
+        (b'{"kernels": [{"name": "k", "bindings": [{"name": "x", "access": "all"}]}]}', r"kernels\[0\].bindings\[0\].access"),
+        (b'{"kernels": [{"name": "k"}], "sources": []}', "sources is unknown"),
     ],
 )
 def test_h19_wrong_contracts_are_refused_with_the_place(text, message):
     with pytest.raises(UsageError, match=message):
-        parse_kernels(text)
+        parse_info(text)
 
 
 json_values = st.recursive(
@@ -355,7 +358,7 @@ def test_d11_any_change_of_the_manifest_is_refused_or_read_as_what_it_says(data)
     except (UsageError, UnsupportedError) as error:
         assert "manifest" in str(error)
     else:
-        assert [kernel["name"] for kernel in changed["kernels"]] == [kernel.name for kernel in parsed.kernels]
+        assert [kernel["name"] for kernel in changed["kernels"]] == [kernel.name for kernel in parsed.info.kernels]
 
 
 @pytest.mark.parametrize(

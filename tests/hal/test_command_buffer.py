@@ -124,6 +124,17 @@ def test_h18_a_driver_without_command_buffers_says_so(device, monkeypatch):
         device.queue.execute(commands)
 
 
+def test_h18_a_driver_that_takes_grids_from_the_host_only_says_so(device):
+    kernels = load(device, look=lambda grid, memories, constants: None)
+    with device.allocate(12) as grid:
+        with device.command_buffer() as commands:
+            commands.fill(grid, b"x")
+            commands.dispatch_indirect(kernels["look"], grid, [grid])
+        with pytest.raises(UnsupportedError, match="from the host only"):
+            device.queue.execute(commands)
+        assert bytes(grid.memory) == bytes(12)
+
+
 @pytest.fixture
 def told(device, monkeypatch):
     """What the device was told of its command buffers, in order."""

@@ -256,5 +256,5 @@ def test_a_closed_device_says_so(device):
 
 def test_drivers_are_found_by_scheme():
     assert find_driver("null").__name__ == DRIVERS["null"]
-    with pytest.raises(NotFoundError, match="no driver for 'warp'; known: cpu, null, remote-tcp"):
+    with pytest.raises(NotFoundError, match=r"no driver for 'warp'; known: cpu, .*null, .*remote-tcp"):
         find_driver("warp")

@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 
 from remora.errors import UsageError
 from remora.hal import dlpack_capsule
-from remora.hal.dlpack import DTYPES, Tensor, host_bytes
+from remora.hal.dlpack import Tensor, host_bytes
+from remora.hal.dtypes import DTYPES
 
 NUMPY_DTYPES = [name for name, dtype in DTYPES.items() if dtype.typestr]
 
@@ -304,7 +305,7 @@ def test_a_capsule_that_nobody_takes_is_dropped(version):
 @pytest.mark.usefixtures("no_exports_left")
 def test_a_consumer_that_refuses_the_type_says_so_itself():
     tensor = Tensor(memoryview(bytearray(4)), "bf16")
-    with pytest.raises(RuntimeError, match="dtype"):
+    with pytest.raises((RuntimeError, BufferError), match="dtype"):  # which of them depends on the version of NumPy
         np.from_dlpack(tensor)
     with pytest.raises(UsageError, match="NumPy has no bf16"):
         np.asarray(tensor)

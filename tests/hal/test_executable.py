@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from remora.errors import ClosedError, NotFoundError, Status, UsageError
 from remora.hal.buffer import Access
-from remora.hal.executable import CONSTANT_CODES, MAX_GRID, BindingRule, ConstantRule, Executable, GridRule, KernelInfo
+from remora.hal.executable import MAX_GRID, BindingRule, ConstantRule, Executable, GridRule, KernelInfo
+from remora.hal.specialization import CONSTANT_CODES
 from remora.hal.target import Target
 
 ADD = KernelInfo(
@@ -43,10 +44,13 @@ def add(device):
     return kernel_of(ADD, device)
 
 
-def test_a_dispatch_that_keeps_the_contract_passes(add, bindings):
-    add.check((1, 1, 1), bindings, add.pack((0.5, 10)))
+def test_a_dispatch_that_keeps_the_contract_passes_and_the_next_one_does_not(add, bindings):
     add.check((0, 0, 0), bindings, add.pack((0.5, 0)))
+    add.check((1, 1, 1), bindings, add.pack((0.5, 10)))
     add.check(MAX_GRID, bindings, add.pack([0.5, 1]))
+    for grid, n in (((1, 1, 1), 11), ((MAX_GRID[0] + 1, *MAX_GRID[1:]), 1)):
+        with pytest.raises(UsageError):
+            add.check(grid, bindings, add.pack((0.5, n)))
 
 
 @pytest.mark.parametrize("count", [0, 2, 4])
@@ -81,7 +85,7 @@ def test_the_extent_rule_is_the_formula(size, fixed, scale, n):
     class Sized:
         device = None
         offset = 0
-        _closed = False
+        _closed = _guarded = False
 
     binding = Sized()
     binding.buffer, binding.size = binding, size

@@ -116,6 +116,7 @@ def test_h11_the_greatest_value_is_reached():
     semaphore = Semaphore(MAX_VALUE - 1)
     semaphore.signal(MAX_VALUE)
     semaphore.wait(MAX_VALUE, 0)
+    assert semaphore.value == MAX_VALUE
 
 
 def test_h11_threads_wait_before_anyone_signals():

@@ -1,4 +1,4 @@
-"""A pair of connected carriers, and of bulk lanes over them."""
+"""A pair of connected carriers, and of bulk lanes over one or several of them."""
 
 import itertools
 import threading
@@ -48,16 +48,32 @@ def connected():
 
 
 @contextmanager
-def facing(carriers):
+def facing(carriers, activity=lambda: 0, **budgets):
     """Two bulk lanes that face each other, and the list of causes that they failed of by themselves."""
-    broken = []
-    lanes = [BulkLane(carrier, broken.append, name) for carrier, name in zip(carriers, ("near", "far"), strict=True)]
+    with facing_strands([carriers], activity, **budgets) as (near, far, broken):
+        yield near, far, broken
+
+
+@contextmanager
+def facing_strands(pairs, activity=lambda: 0, **budgets):
+    """The same over several connections; as the link does, a lane that breaks fails all its carriers if there are several."""
+    broken, lanes = [], []
+    for carriers, name in zip(zip(*pairs, strict=True), ("near", "far"), strict=True):
+
+        def fail(error, carriers=carriers):
+            broken.append(error)
+            for carrier in carriers if len(carriers) > 1 else ():
+                carrier.fail(error)
+
+        lanes.append(BulkLane(carriers, fail, name, activity, **budgets))
     for lane in lanes:
         lane.start()
     yield (*lanes, broken)
     over = BrokenError("the test is over")
-    for carrier, lane in zip(carriers, lanes, strict=True):
-        carrier.fail(over)
+    for carriers in pairs:
+        for carrier in carriers:
+            carrier.fail(over)
+    for lane in lanes:
         lane.fail(over)
     for lane in lanes:
         lane.join()

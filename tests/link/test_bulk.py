@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tests.link.lanes import Ends, connected, facing
 
 from remora.errors import BrokenError, DeviceError, PeerError
-from remora.link.bulk import MAX_STAGED
+from remora.session.transfers import MAX_STAGED
 from remora.wire.bulk import CHUNK, COMPLETE, CREDIT, DATA, START, encode_bulk
 
 SIZES = [0, 1, 7, CHUNK - 1, CHUNK, CHUNK + 1, 3 * CHUNK + 5]

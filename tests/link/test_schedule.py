@@ -6,7 +6,8 @@ from hypothesis import strategies as st
 
 from remora.errors import DeviceError, PeerError, UsageError
 from remora.link.incoming import MAX_POOL, MAX_REFUSED, ReceiveTable
-from remora.link.outgoing import MAX_ALONG, MAX_STAGED, SendSchedule
+from remora.link.outgoing import MAX_ALONG, SendSchedule
+from remora.session.transfers import MAX_STAGED
 from remora.wire.bulk import ABORT, CHUNK, COMPLETE, CREDIT, DATA, START, BulkHeader, decode_bulk, encode_bulk
 
 GIVEN_UP = DeviceError("given up")
@@ -25,16 +26,16 @@ def frames_of(spans):
 
 def step(schedule):
     """One send: (its frames, the transfer that it ended)."""
-    spans = schedule.next()
-    return frames_of(spans), schedule.sent()
+    spans = schedule.next(0)
+    return frames_of(spans), schedule.sent(0, 0.0)
 
 
 def chunks(schedule):
     """The transfer ids of the chunks to come, in order, until nothing may go."""
     order = []
-    while spans := schedule.next():
+    while spans := schedule.next(0):
         order += [transfer for kind, transfer in frames_of(spans) if kind == DATA]
-        schedule.sent()
+        schedule.sent(0, 0.0)
     return order
 
 
@@ -97,18 +98,18 @@ def test_h27_what_is_given_up_leaves_its_place_and_its_abort_goes_before_the_nex
 @pytest.mark.parametrize("size", [CHUNK, 2 * CHUNK])
 def test_h27_a_transfer_given_up_while_its_bytes_go_ends_when_they_have_gone(schedule, size):
     schedule.add(1, LARGE[:size], ignore, size)
-    assert schedule.next()
+    assert schedule.next(0)
     assert schedule.remove(1, GIVEN_UP) == (True, None)
-    ended = schedule.sent()
+    ended = schedule.sent(0, 0.0)
     assert ended.error is GIVEN_UP
-    assert not schedule.next()
+    assert not schedule.next(0)
     assert schedule.clear() == []
 
 
 def test_h27_the_end_leaves_every_transfer_to_be_told_once(schedule):
     for transfer in range(1, 13, 2):
         schedule.add(transfer, LARGE, ignore, None)
-    schedule.next()
+    schedule.next(0)
     schedule.remove(1, GIVEN_UP)  # the one whose bytes go
     assert sorted(outgoing.transfer_id for outgoing in schedule.clear()) == [1, 3, 5, 7, 9, 11]
     assert schedule.clear() == []
@@ -139,14 +140,14 @@ def test_every_transfer_goes_whole_in_order_and_under_its_credit(sizes, grants):
     schedule, sent, granted, ended = SendSchedule(), {}, {}, []
 
     def drain():
-        while spans := schedule.next():
+        while spans := schedule.next(0):
             for span in spans:
                 head = decode_bulk(span[:24]) if isinstance(span, bytes) else None
                 if head is not None and head.kind == DATA:
                     assert head.value == sent.get(head.transfer_id, 0)
                     sent[head.transfer_id] = head.value + head.rest
                     assert sent[head.transfer_id] <= granted[head.transfer_id]
-            if (outgoing := schedule.sent()) is not None:
+            if (outgoing := schedule.sent(0, 0.0)) is not None:
                 ended.append(outgoing.transfer_id)
 
     for number, size in enumerate(sizes, 1):
@@ -180,10 +181,10 @@ def head(kind, transfer, value, rest=0):
 def land(table, transfer, offset, data, between=lambda: None):
     """A DATA of `data`; `between` happens while it is being received."""
     frame = head(DATA, transfer, offset, len(data))
-    place = table.data(frame)
+    incoming, place = table.data(0, frame)
     between()
     place[:] = data
-    return table.landed(frame, place)
+    return table.landed(incoming, frame, place)
 
 
 @pytest.fixture
@@ -204,7 +205,7 @@ def test_h27_memory_is_untouched_after_the_end_of_a_transfer_given_up_while_it_a
 def test_h27_the_end_tells_a_transfer_given_up_while_it_arrives(table):
     table.expect(1, memoryview(bytearray(4)), ignore)
     table.start(head(START, 1, 4))
-    table.data(head(DATA, 1, 0, 4))
+    table.data(0, head(DATA, 1, 0, 4))
     table.remove(1, GIVEN_UP)
     assert [incoming.error for incoming in table.clear()] == [GIVEN_UP]
 

@@ -1,6 +1,5 @@
 """The build hook: a compiler that is there is used, one that is not comes as a wheel, and each wheel names its platform (D01)."""
 
-import importlib.util
 import os
 import platform
 import shutil
@@ -12,14 +11,6 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-
-
-@pytest.fixture(scope="module")
-def hook_module():
-    spec = importlib.util.spec_from_file_location("hatch_build", ROOT / "hatch_build.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 @pytest.fixture
@@ -34,7 +25,7 @@ def tree(tmp_path):
 
 @pytest.fixture
 def hook(hook_module, tree):
-    return hook_module.PoolBuildHook(str(tree), {}, None, None, str(tree / "dist"), "wheel")
+    return hook_module.RemoraBuildHook(str(tree), {}, None, None, str(tree / "dist"), "wheel")
 
 
 def programs(folder, *names):

@@ -24,6 +24,7 @@ def device(server):
 
 @pytest.fixture
 def raw(server):
+    """A client that writes its own frames."""
     with raw_client(server.uri) as client:
         yield client
 

@@ -5,13 +5,13 @@ from time import monotonic
 
 from remora.base.ids import ResourceType
 from remora.base.uri import parse_uri
-from remora.hal.manifest import encode_kernels
+from remora.hal.manifest import encode_info
 from remora.link.connect import connect_session
 from remora.session.events import Advanced, Failed
 from remora.session.state import Lane
-from remora.wire.bootstrap import Hello
+from remora.wire.bootstrap import CAPABILITY_BULK, Hello
 from remora.wire.bulk import COMPLETE, CREDIT, DATA, START, decode_bulk, encode_abort, encode_bulk
-from remora.wire.calls import ExecutableLoad
+from remora.wire.executable_calls import ExecutableLoad
 
 #: Seconds after which a wait has failed.
 LONG = 20.0
@@ -20,8 +20,9 @@ LONG = 20.0
 class RawClient:
     """A session on three bare carriers. `axes` are the queues of device 0; `events` is everything that came."""
 
-    def __init__(self, uri):
-        self.session, self.carriers = connect_session(parse_uri(uri).carrier, Hello(client="raw"), LONG)
+    def __init__(self, uri, capabilities=0):
+        hello = Hello(CAPABILITY_BULK | capabilities, client="raw")
+        self.session, self.carriers = connect_session(parse_uri(uri).carrier, hello, LONG)
         self.axes = [axis for axis, _ in self.session.accepted.axes]
         self.target = self.session.accepted.devices[0].targets
         self.events = []
@@ -75,7 +76,7 @@ class RawClient:
         target = next(target for target in bundle.targets if tuple(target) in self.target)
         artifact = bundle.artifact(target)
         resource = self.session.provisional(ResourceType.EXECUTABLE)
-        body = ExecutableLoad(resource, 0, tuple(target), encode_kernels(bundle.kernels), len(artifact), b"", transfer_id)
+        body = ExecutableLoad(resource, 0, tuple(target), encode_info(bundle.info), len(artifact), b"", transfer_id)
         self.session.request(body)
         self.send(Lane.CONTROL)
         header = bytearray(24)
@@ -105,8 +106,8 @@ class RawClient:
 
 
 @contextlib.contextmanager
-def raw_client(uri):
-    client = RawClient(uri)
+def raw_client(uri, capabilities=0):
+    client = RawClient(uri, capabilities)
     try:
         yield client
     finally:

@@ -5,6 +5,7 @@ import os
 import signal
 import threading
 from functools import partial
+from time import monotonic
 
 import pytest
 from tests.remote.processes import go_on, stop
@@ -70,6 +71,35 @@ def cause(call):
     return type(caught.value), caught.value.message
 
 
+@pytest.mark.interpreted
+def test_h26_a_send_that_fails_hides_nothing_that_the_server_said_before(serve):
+    """The link's thread has not read yet why the session died; meanwhile another thread finds the connection closed."""
+    server = serve()
+    with remora.open(server.uri) as device:
+        device.queue.wait_idle(LONG)
+        link, reads = device.host.link, threading.Event()
+        control, receive = link.carriers[Lane.CONTROL], link.receive
+        link.receive = lambda lane, timeout: reads.wait(LONG) and receive(lane, timeout)
+        (pid,) = server.session_pids()
+        os.kill(pid, signal.SIGKILL)
+        asked = background(partial(ask_until_broken, link, control))
+        while control.failure is None:
+            assert not asked.done()
+            threading.Event().wait(0.001)
+        reads.set()
+        asked.result(LONG)
+        with pytest.raises(DeviceLostError, match="SIGKILL"):
+            device.queue.wait_idle(LONG)
+
+
+def ask_until_broken(link, control):
+    deadline = monotonic() + LONG
+    while control.failure is None:
+        assert monotonic() < deadline, "the connection was not closed"
+        link._ask()
+        threading.Event().wait(0.001)
+
+
 def test_h05_a_killed_session_process(serve):
     server = serve()
     with remora.open(server.uri) as device:
@@ -81,7 +111,7 @@ def test_h05_a_killed_session_process(serve):
         causes = everything.end()
         assert len(set(causes.values())) == 1, causes
         kind, message = causes["rpc"]
-        assert kind is DeviceLostError
+        assert kind is DeviceLostError, causes
         assert "SIGKILL" in message
 
 

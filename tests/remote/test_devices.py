@@ -72,6 +72,7 @@ def test_h11_queues_of_two_devices_wait_for_each_other(server):
             second.queue.barrier(wait=ping.at(step), signal=pong.at(step))
             first.queue.barrier(wait=pong.at(step - 1), signal=ping.at(step))
         pong.wait(20, LONG)
+        assert (ping.value, pong.value) == (20, 20)
 
 
 def test_h10_open_tries_again_while_nobody_listens(tmp_path):

@@ -62,6 +62,7 @@ def test_h21_a_wait_behind_a_reset_is_for_the_next_signal(device):
     event.wait(LONG)
 
 
+@pytest.mark.interpreted
 def test_h15_a_dropped_event_is_released_and_a_recording_keeps_it(device, monkeypatch):
     released = []
     session = device.host.link.session

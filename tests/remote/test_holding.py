@@ -47,7 +47,9 @@ def test_h13_a_held_operation_goes_when_the_window_has_room_again(device, stoppe
         while device.host.link.session.submission.in_flight < device.host.link.session.accepted.command_window:
             device.queues[1].barrier()
         gate.signal(1)
+        assert not held.done
     held.wait(LONG)
+    assert held.done
 
 
 def test_h13_a_held_operation_goes_when_the_outbox_has_room_again(device, stopped):
@@ -58,7 +60,9 @@ def test_h13_a_held_operation_goes_when_the_outbox_has_room_again(device, stoppe
         while not device.host.crowded():
             device.queues[1].update(target, bytes(1 << 16))
         gate.signal(1)
+        assert not held.done
     held.wait(LONG)
+    assert held.done
 
 
 def test_h13_held_operations_keep_their_order_and_their_resources(device):

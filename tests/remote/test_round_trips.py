@@ -27,6 +27,20 @@ def test_h16_allocate_fill_dispatch_and_read_cost_one(device, fill_index):
     assert trips(device) - before == 1
 
 
+def test_h16_so_does_memory_of_the_queue(device, fill_index):
+    device.queue.wait_idle(LONG)
+    before = trips(device)
+    buffer, _ = device.queue.allocate(4096)
+    device.queue.fill(buffer, b"\xff")
+    device.queue.dispatch(fill_index, (1, 1, 1), [buffer], (4, 7))
+    into = bytearray(20)
+    done = device.queue.read(buffer, into)
+    device.queue.deallocate(buffer)
+    done.wait(LONG)
+    assert memoryview(into).cast("I").tolist() == [7, 8, 9, 10, 0xFFFFFFFF]
+    assert trips(device) - before == 1
+
+
 def test_h16_so_does_the_same_through_bulk(device, fill_index):
     device.queue.wait_idle(LONG)
     before = trips(device)

@@ -109,8 +109,11 @@ def test_h06_clients_that_vanish_after_accept_free_their_slots(serve):
             connection.recv(1)
             with contextlib.suppress(remora.Error):
                 remora.open(server.uri).close()
-    with remora.open(server.uri, retry=LONG) as device:
-        device.queue.barrier().wait(LONG)
+    with contextlib.ExitStack() as stack:
+        for _ in range(3):
+            device = stack.enter_context(remora.open(server.uri, retry=LONG))
+            device.queue.barrier().wait(LONG)
+        assert len(server.session_pids()) == 3
 
 
 def test_h06_a_frame_trickles_in(server):

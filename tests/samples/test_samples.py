@@ -9,18 +9,33 @@ import signal
 import struct
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from remora import samples
+from remora.builder.build import FAMILIES
+from remora.builder.source import read_source
+from remora.drivers.vulkan.spirv import parse_module
 from remora.errors import NotFoundError
-from remora.hal.executable import Kernel
+from remora.hal.executable import GridRule, Kernel
+from remora.hal.specialization import ExecutableInfo
 from remora.hal.target import Target, parse_target
 
 TARGETS = (Target("cpu", "aarch64"), Target("cpu", "x86_64"), Target("cpu", "x86_64-v3"))
+VULKAN = Target("vulkan", "spirv1.3+bda")
 ELF_MACHINES = {"aarch64": 183, "x86_64": 62, "x86_64-v3": 62}
+#: How an artifact begins: ELF with its OS/ABI, SPIR-V, text. By family and whether it is PTX.
+BEGINNINGS = {
+    ("cpu", False): b"\x7fELF\x02\x01\x01",
+    ("opencl", False): b"#line 1",
+    ("cuda", False): b"\x7fELF\x02\x01\x01",
+    ("cuda", True): b"\n.version 7.8",
+    ("amdgpu", False): b"\x7fELF\x02\x01\x01\x40\x03",
+    ("vulkan", False): b"\x03\x02\x23\x07",
+}
 QUERY = b"iree_hal_executable_library_query"
 
 
@@ -93,16 +108,16 @@ def aligned(count, dtype):
 
 
 def test_the_names():
-    assert samples.names() == ("faults", "matmul", "vector")
-    with pytest.raises(NotFoundError, match="no sample 'conv'; there are faults, matmul, vector"):
+    assert samples.names() == ("faults", "matmul", "special", "vector")
+    with pytest.raises(NotFoundError, match="no sample 'conv'; there are faults, matmul, special, vector"):
         samples.load("conv")
 
 
 @pytest.mark.parametrize("name", samples.names())
-def test_h19_every_bundle_has_three_small_artifacts_of_its_machine_and_its_source(name):
+def test_h19_every_bundle_has_three_small_libraries_and_its_source(name):
     bundle = samples.load(name)
     assert bundle.name == name
-    assert bundle.targets == TARGETS
+    assert tuple(target for target in bundle.targets if target.family == "cpu") == TARGETS
     for target in TARGETS:
         artifact = bundle.artifact(target)
         assert artifact[:5] == b"\x7fELF\x02"
@@ -111,8 +126,25 @@ def test_h19_every_bundle_has_three_small_artifacts_of_its_machine_and_its_sourc
         assert QUERY in artifact
         assert all(info.export.encode() + b"\0" in artifact for info in bundle.kernels)
         assert len(artifact) < 1 << 15
+    module = bundle.artifact(VULKAN)
+    assert module == (REPOSITORY / "kernels/spirv" / f"{name}.spv").read_bytes(), f"rebuild: python kernels/spirv.py {name}"
+    entries = {entry.name: entry.workgroup for entry in parse_module(memoryview(module)).entries}
+    assert all(entries[info.export] == info.workgroup for info in bundle.info_for(VULKAN).kernels)
     assert bundle.sources
     assert all(bundle.source(file) for file in bundle.sources)
+
+
+@pytest.mark.parametrize("name", samples.names())
+def test_d11_every_bundle_has_an_artifact_for_each_target_that_has_a_recipe(name):
+    bundle = samples.load(name)
+    wanted = {target for family in FAMILIES.values() for target in family.targets}
+    assert wanted <= set(bundle.targets)
+    for target in bundle.targets:
+        artifact = bundle.artifact(target)
+        assert artifact.startswith(BEGINNINGS[target.family, target.key.startswith("ptx")]), target
+        if target.family != "vulkan":
+            exports = [info.export.encode() for info in bundle.info_for(target).kernels]
+            assert all(export in artifact for export in exports), target
 
 
 @pytest.mark.parametrize("name", samples.names())
@@ -250,21 +282,22 @@ def recipe():
 
 
 @pytest.mark.parametrize("name", samples.names())
-def test_d11_the_bundles_are_what_the_sources_and_the_recipe_say(recipe, name):
+def test_d11_the_bundles_are_what_the_sources_say(recipe, name):
     bundle = samples.load(name)
-    assert bundle.kernels == tuple(recipe.RECIPES[name].kernels)
-    assert bundle.sources == tuple(sorted(recipe.RECIPES[name].sources))
+    read = read_source(REPOSITORY / f"kernels/{name}.c")
+    if name == "matmul":
+        assert bundle.info == ExecutableInfo((recipe.MATMUL,))
+        for target in bundle.targets:
+            if target.family != "cpu":
+                assert bundle.info_for(target) == read.info
+    else:
+        assert bundle.info == read.info
     for file in bundle.sources:
         assert bundle.source(file) == (REPOSITORY / "kernels" / file).read_bytes(), f"rebuild: python kernels/build.py {name}"
 
 
 def test_the_recipe_stops_when_the_compiler_chose_another_grid(recipe):
-    text = """
-      hal.executable.export public @matmul ordinal(0) count(%arg0: !hal.device) -> (index, index, index) {
-        %c{size} = arith.constant {size} : index
-        %c1 = arith.constant 1 : index
-        hal.return %c{size}, %c1, %c1 : index, index, index
-      }"""
-    recipe.check_grid(text.replace("{size}", "64"))
-    with pytest.raises(SystemExit, match=r"chose the grid \(32, 1, 1\)"):
-        recipe.check_grid(text.replace("{size}", "32"))
+    made = replace(recipe.MATMUL, name="anything", bindings=tuple(replace(rule, name="b") for rule in recipe.MATMUL.bindings))
+    recipe.check_contract(made)
+    with pytest.raises(SystemExit, match=r"the compiler made .*\(32, 1, 1\).*change MATMUL"):
+        recipe.check_contract(replace(made, grid=GridRule(fixed=(32, 1, 1))))

@@ -11,7 +11,7 @@ from remora.session.session import Session
 from remora.session.state import Lane, Role, State
 from remora.wire import commands
 from remora.wire.bootstrap import Hello
-from remora.wire.calls import ExecutableLoad
+from remora.wire.executable_calls import ExecutableLoad
 
 __all__ = ["AXIS", "OTHER_AXIS", "Pair", "load", "plain_failure"]
 

@@ -10,7 +10,7 @@ from tests.session.pair import AXIS, Pair, plain_failure
 from remora.errors import BrokenError, BusyError, ClosedError, PeerError, UnsupportedError, UsageError
 from remora.session.events import Accepted, Failed, Greeted, LanesUp
 from remora.session.session import Session
-from remora.session.state import Lane, Role, State
+from remora.session.state import Lane, Role, State, lanes_of
 from remora.wire import commands
 from remora.wire.bootstrap import (
     CAPABILITIES,
@@ -93,6 +93,34 @@ def test_h04_a_lane_joins_once():
         pair.server.lane_joined(Lane.CONTROL)
 
 
+@pytest.mark.parametrize("bulk", [1, 3, 8])
+def test_h04_every_connection_of_the_bulk_lane_joins(bulk):
+    pair = greeted(Hello(bulk=8))
+    pair.server.accept(dataclasses.replace(pair.accept, bulk=bulk))
+    pair.move(pair.server)
+    lanes = lanes_of(bulk)[1:]
+    assert len(lanes) == 1 + bulk
+    for session in (pair.client, pair.server):
+        for lane in lanes[:-1]:
+            assert session.lane_joined(lane) == []
+        assert session.lane_joined(lanes[-1]) == [LanesUp()]
+    for lane in lanes:
+        assert decode_bootstrap(memoryview(pair.client.join_message(lane))) == Join(1, frames.TOKEN, lane)
+        pair.client.check_joined(lane, memoryview(pair.server.joined_message(lane)))
+
+
+def test_h25_no_more_connections_than_were_asked_for():
+    pair = greeted(Hello(bulk=2))
+    with pytest.raises(UsageError, match="asked for 2 connections"):
+        pair.server.accept(dataclasses.replace(pair.accept, bulk=3))
+    pair.server.accept(dataclasses.replace(pair.accept, bulk=2))
+    with pytest.raises(PeerError, match="bulk_3 lane was not agreed upon"):
+        pair.server.lane_joined(Lane.BULK_3)
+    pair = greeted(Hello(bulk=2))
+    (failed,) = pair.client.receive(Lane.CONTROL, memoryview(encode_bootstrap(dataclasses.replace(pair.accept, bulk=3))))
+    assert "accepted with 3 connections of the bulk lane; asked for 2" in failed.error.message
+
+
 def test_h06_reject_brings_its_reason_and_class():
     pair = greeted()
     pair.server.reject(BusyError("all 16 sessions are in use"))
@@ -127,7 +155,7 @@ def test_h03_an_answer_in_another_version_is_told_to_that_server():
 
 def test_h03_a_missing_required_capability_is_refused_with_a_reason():
     pair = greeted(Hello(CAPABILITIES, CAPABILITIES))
-    with pytest.raises(UnsupportedError, match="requires the capabilities 0x2") as caught:
+    with pytest.raises(UnsupportedError, match="requires the capabilities 0x6") as caught:
         pair.server.accept(pair.accept)
     assert pair.server.state is State.GREETING
     pair.server.reject(caught.value)

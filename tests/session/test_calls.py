@@ -4,12 +4,15 @@ import pytest
 from tests.golden import frames
 from tests.session.pair import Pair, load, plain_failure
 
-from remora.errors import BusyError, NotFoundError, PeerError, UsageError
-from remora.session.events import RequestReceived, Responded
+from remora.errors import BusyError, ClosedError, NotFoundError, PeerError, UsageError
+from remora.session.events import Profiled, RequestReceived, Responded
 from remora.session.session import MAX_UNREAD
 from remora.session.state import Lane
-from remora.wire.calls import COMMAND_BUFFER_UPLOAD, EXECUTABLE_LOAD, MAX_MANIFEST, CommandBufferUpload, Loaded
+from remora.wire.command_buffer_calls import COMMAND_BUFFER_UPLOAD, CommandBufferUpload
 from remora.wire.control import MAX_REQUESTS, Ping, Request, Response, encode_control
+from remora.wire.executable_calls import EXECUTABLE_LOAD, MAX_MANIFEST
+from remora.wire.method import Loaded
+from remora.wire.profile import Records, Taken
 
 
 def feed(session, *messages):
@@ -27,6 +30,17 @@ def test_h02_responses_find_their_requests_in_any_order():
     loaded, failed = pair.move(pair.server)
     assert loaded == Responded(ids[2], Loaded(frames.KERNELS))
     assert (failed.id, type(failed.body), str(failed.body)) == (ids[0], NotFoundError, "no such target [cpu]")
+
+
+def test_h24_records_and_what_was_taken_pass_both_ways():
+    pair, record = Pair.up(), Records(1, 1, 3, frames.RAN)
+    pair.server.profile(encode_control(record))
+    assert pair.move(pair.server) == [Profiled(record)]
+    pair.client.profile(encode_control(Taken(1, 1)))
+    assert pair.move(pair.client) == [Profiled(Taken(1, 1))]
+    pair.client.close("over")
+    with pytest.raises(ClosedError, match="over"):
+        pair.client.profile(encode_control(Taken(1, 2)))
 
 
 def test_a_request_is_answered_once():
@@ -117,3 +131,15 @@ def test_h25_a_peer_that_asks_and_does_not_read_the_answers_is_given_up():
         events += pair.server.receive(Lane.CONTROL, pings)
     assert plain_failure(events) == (PeerError, "the peer goes on asking and does not read the answers")
     assert pair.server.pending(Lane.CONTROL) < MAX_UNREAD + 1024
+
+
+def test_h24_records_and_how_far_they_are_taken_cross_the_control_lane():
+    pair = Pair.up()
+    records, taken = Records(1, 1, 0, frames.RAN), Taken(1, 1)
+    pair.server.profile(encode_control(records))
+    assert pair.move(pair.server) == [Profiled(records)]
+    pair.client.profile(encode_control(taken))
+    assert pair.move(pair.client) == [Profiled(taken)]
+    pair.server.close("enough")
+    with pytest.raises(ClosedError):
+        pair.server.profile(encode_control(records))

@@ -15,12 +15,13 @@ from remora.errors import (
     Status,
     UsageError,
 )
-from remora.session.events import Failed
+from remora.session.events import Advanced, Failed
 from remora.session.state import Lane, State
 from remora.wire import commands, queue
-from remora.wire.calls import EXECUTABLE_LOAD, Loaded
 from remora.wire.control import Failure, Goaway, Ping, Pong, Response, encode_control
+from remora.wire.executable_calls import EXECUTABLE_LOAD
 from remora.wire.layout import HEADER
+from remora.wire.method import Loaded
 
 
 def feed(session, *messages, lane=Lane.CONTROL):
@@ -195,3 +196,41 @@ def test_taking_the_queue_lane_leaves_it_empty_and_usable():
     pair.client.command(AXIS, commands.BARRIER, (), b"")
     assert len(first) == len(pair.client.take(Lane.QUEUE)) == 24
     assert pair.client.take(Lane.QUEUE) == b""
+
+
+def test_h05_a_client_that_was_dismissed_hears_the_answers_that_the_goaway_overtook():
+    """On the queue lane, while any are owed; nothing else, and no second end."""
+    pair = Pair.up()
+    first, second = pair.submit(2)
+    for epoch in (first, second):
+        pair.server.completion[AXIS].complete(epoch)
+        pair.server.advance(AXIS)
+    late = memoryview(pair.server.take(Lane.QUEUE))
+    goaway(pair.client)
+    assert pair.client.owed_answers == 2
+    half = len(late) // 2
+    assert pair.client.receive(Lane.QUEUE, late[:half]) == [Advanced(AXIS, first, None)]
+    assert feed(pair.client, encode_control(Ping(1))) == []
+    assert pair.client.receive(Lane.QUEUE, late[half:]) == [Advanced(AXIS, second, None)]
+    assert pair.client.owed_answers == 0
+    assert malformed_queue(pair.client) == []
+    with pytest.raises(BrokenError, match="the server stops"):
+        pair.client.check()
+
+
+@pytest.mark.parametrize("end", [goaway, failure])
+def test_h05_what_comes_wrong_after_the_end_changes_nothing(end):
+    pair = Pair.up()
+    pair.submit(1)
+    end(pair.client)
+    cause = pair.client.failure
+    assert malformed_queue(pair.client) == []
+    assert pair.client.failure is cause
+
+
+def test_h05_a_server_that_was_dismissed_takes_no_commands():
+    pair = Pair.up()
+    pair.client.command(AXIS, commands.BARRIER, (), b"")
+    goaway(pair.server)
+    assert pair.server.owed_answers == 0
+    assert pair.move_queue(pair.client) == []

@@ -21,7 +21,7 @@ from remora.session.events import (
 )
 from remora.session.state import Lane
 from remora.wire import commands
-from remora.wire.calls import Loaded
+from remora.wire.method import Loaded
 
 AXES = (AXIS, OTHER_AXIS)
 axes = st.sampled_from(AXES)

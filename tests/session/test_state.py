@@ -7,7 +7,7 @@ from tests.session.pair import Pair
 from remora.errors import PeerError
 from remora.session.events import Failed
 from remora.session.state import FRAMES, SENDER, TRANSITIONS, Lane, Role, State, Stimulus, check_frame, next_state
-from remora.wire import bootstrap, control, queue
+from remora.wire import bootstrap, control, profile, queue
 from remora.wire.bootstrap import Hello
 
 #: kind -> (lane, a golden frame that is good in itself)
@@ -23,6 +23,8 @@ EXAMPLES = {
     control.FAILURE: (Lane.CONTROL, "control", "failure"),
     control.REQUEST: (Lane.CONTROL, "control", "request_inline"),
     control.RESPONSE: (Lane.CONTROL, "control", "response_loaded"),
+    profile.RECORDS: (Lane.CONTROL, "control", "records"),
+    profile.TAKEN: (Lane.CONTROL, "control", "taken"),
     queue.COMMAND: (Lane.QUEUE, "queue", "command_barrier"),
     queue.ALLOCATE: (Lane.QUEUE, "queue", "allocate"),
     queue.RELEASE: (Lane.QUEUE, "queue", "release"),

@@ -61,6 +61,52 @@ def test_h25_a_far_chunk_costs_no_memory_in_proportion_to_its_offset():
     assert tracker._early == {MAX_TRANSFER - CHUNK}
 
 
+def test_chunks_that_come_backwards_and_twice():
+    tracker = ChunkTracker(2 * CHUNK + 5)
+    assert tracker.grant_all()
+    assert not tracker.grant_all()
+    for offset in (2 * CHUNK, CHUNK):
+        tracker.take(offset, min(CHUNK, tracker.total - offset))
+        with pytest.raises(PeerError, match=f"the chunk at {offset} came twice"):
+            tracker.take(offset, min(CHUNK, tracker.total - offset))
+    assert not tracker.complete
+    tracker.take(0, CHUNK)
+    with pytest.raises(PeerError, match="the chunk at 0 came twice"):
+        tracker.take(0, CHUNK)
+    assert tracker.complete
+
+
+def test_a_sender_stops_where_its_credit_ends():
+    window = SendWindow(3 * CHUNK + 1)
+    assert window.next_chunk() == (0, CHUNK)
+    window.send(CHUNK)
+    assert window.next_chunk() == (CHUNK, 0)
+    with pytest.raises(PeerError, match="a credit of"):
+        window.credit(3 * CHUNK + 2)
+    window.credit(3 * CHUNK)
+    window.credit(CHUNK)
+    for offset in (CHUNK, 2 * CHUNK):
+        assert window.next_chunk() == (offset, CHUNK)
+        window.send(CHUNK)
+    assert window.next_chunk() == (3 * CHUNK, 0)
+    window.credit(3 * CHUNK + 1)
+    assert window.next_chunk() == (3 * CHUNK, 1)
+    assert not window.complete
+    window.send(1)
+    assert window.complete
+
+
+def test_a_sender_may_run_ahead_of_its_credit():
+    window = SendWindow(4 * CHUNK)
+    assert window.run_ahead(3 * CHUNK) == 3 * CHUNK - FREE
+    window.credit(CHUNK)
+    for offset in range(0, 3 * CHUNK, CHUNK):
+        assert window.next_chunk() == (offset, CHUNK)
+        window.send(CHUNK)
+    assert window.next_chunk() == (3 * CHUNK, 0)
+    assert SendWindow(5).run_ahead(CHUNK) == 0
+
+
 @settings(deadline=None, max_examples=150)
 @given(total=totals, grants=st.lists(totals, max_size=8))
 def test_a_sender_sends_all_chunks_in_order_and_never_beyond_its_credit(total, grants):

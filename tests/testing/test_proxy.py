@@ -1,5 +1,6 @@
 """The delay proxy: lossless, in order, as far away as it says, and it leaves nothing behind."""
 
+import gc
 import os
 import threading
 from contextlib import contextmanager
@@ -100,6 +101,30 @@ def read_exactly_at_least(carrier, size):
     return got
 
 
+def test_one_direction_of_one_connection_is_held():
+    with (
+        listen("tcp://127.0.0.1:0") as listener,
+        DelayProxy(listener.address, 0) as proxy,
+        connect(proxy.address) as first,
+        listener.accept(LONG) as first_server,
+        connect(proxy.address) as second,
+        listener.accept(LONG) as second_server,
+    ):
+        ends = (first, first_server, second, second_server)
+        for carrier in ends:
+            carrier.activate()
+        proxy.hold(1, Direction.DOWN)
+        second_server.send(b"late")
+        for sender, receiver in ((first_server, first), (first, first_server), (second, second_server)):
+            sender.send(b"here")
+            assert read_exactly(receiver, 4) == b"here"
+        assert second.receive(0.05) is None
+        assert proxy.held_bytes(Direction.DOWN) == 4
+        proxy.hold(7, Direction.UP)  # there is none
+        proxy.release(1, Direction.DOWN)
+        assert read_exactly(second, 4) == b"late"
+
+
 def test_cut_resets_both_sides_and_forwards_the_next_connection():
     with listen("tcp://127.0.0.1:0") as listener, DelayProxy(listener.address, 0) as proxy:
         for _ in range(2):
@@ -175,6 +200,7 @@ def test_close_joins_the_thread_and_leaves_no_descriptor():
         return proxy.address
 
     run()
+    gc.collect()
     before = len(os.listdir("/proc/self/fd"))
     addresses = [run() for _ in range(5)]
     assert len(os.listdir("/proc/self/fd")) == before

@@ -6,14 +6,56 @@ from pathlib import Path
 from remora.base.frontier import MAX_FRONTIER
 from remora.session import session, transfers
 from remora.session.state import FRAMES, SENDER, TRANSITIONS, Role, State, Stimulus
-from remora.wire import bootstrap, bulk, calls, catalog, command_buffer, commands, control, execute, layout, queue, status
+from remora.wire import (
+    bootstrap,
+    bulk,
+    catalog,
+    command_buffer,
+    command_buffer_calls,
+    commands,
+    control,
+    executable_calls,
+    execute,
+    export_calls,
+    extension,
+    file_calls,
+    file_commands,
+    layout,
+    memory_calls,
+    profile,
+    profile_calls,
+    queue,
+    sharing_calls,
+    status,
+)
 
 PAGE = Path(__file__).parents[2] / "docs" / "wire.md"
 MODULES = {
     module.__name__.rpartition(".")[2].replace("_", " "): module
-    for module in (layout, bootstrap, catalog, status, control, calls, queue, commands, execute, command_buffer, bulk)
+    for module in (
+        layout,
+        bootstrap,
+        catalog,
+        status,
+        control,
+        executable_calls,
+        export_calls,
+        command_buffer_calls,
+        file_calls,
+        profile_calls,
+        profile,
+        memory_calls,
+        sharing_calls,
+        queue,
+        commands,
+        execute,
+        file_commands,
+        extension,
+        command_buffer,
+        bulk,
+    )
 }
-LANES = {bootstrap: "control", control: "control", queue: "queue"}
+LANES = {bootstrap: "control", control: "control", profile: "control", queue: "queue"}
 
 
 def table(head, rows):
@@ -75,19 +117,32 @@ def limits():
         ("ids in a RELEASE", queue.MAX_RELEASE, ""),
         ("names in an ADVANCE", queue.MAX_NAMES, ""),
         ("open requests", control.MAX_REQUESTS, ""),
-        ("a manifest", calls.MAX_MANIFEST, "bytes"),
-        ("an artifact inside a request", calls.MAX_INLINE_ARTIFACT, "bytes"),
-        ("an artifact", calls.MAX_ARTIFACT, "bytes"),
-        ("a recording inside a request", calls.MAX_INLINE_STREAM, "bytes"),
-        ("a recording, or the payload of an EXECUTE", calls.MAX_STREAM, "bytes"),
+        ("a manifest", executable_calls.MAX_MANIFEST, "bytes"),
+        ("an artifact inside a request", executable_calls.MAX_INLINE_ARTIFACT, "bytes"),
+        ("an artifact", executable_calls.MAX_ARTIFACT, "bytes"),
+        ("specialization constants", executable_calls.MAX_WORDS, "32-bit words"),
+        ("exports in one answer", export_calls.PIECE, ""),
+        ("a recording inside a request", command_buffer_calls.MAX_INLINE_STREAM, "bytes"),
+        ("a recording, or the payload of an EXECUTE", command_buffer_calls.MAX_STREAM, "bytes"),
         ("the payload inside an EXECUTE", execute.MAX_EXECUTE, "bytes"),
-        ("entries of a binding table", calls.MAX_SLOTS, ""),
+        ("entries of a binding table", command_buffer_calls.MAX_SLOTS, ""),
+        ("the name of a file", file_calls.MAX_FILE_NAME, "bytes"),
+        ("the label of a registered file", file_calls.MAX_LABEL, "bytes"),
+        ("a piece of a client's file", file_commands.PIECE, "bytes"),
         ("records of a recording", command_buffer.MAX_RECORDS, ""),
         ("data of a recorded UPDATE", command_buffer.MAX_UPDATE, "bytes"),
         ("the text of a label", command_buffer.MAX_LABEL, "bytes"),
+        ("records in a RECORDS", profile.MAX_RECORDS, ""),
+        ("the name or label of a record", profile.MAX_NAME, "bytes"),
+        ("RECORDS of a profile that are not TAKEN", profile.WINDOW, ""),
+        ("placements of a VIRTUAL_MAP", memory_calls.MAX_PLACEMENTS, ""),
+        ("pages of a device", catalog.MAX_PAGE, "bytes"),
         ("a chunk of a transfer", bulk.CHUNK, "bytes"),
         ("a transfer", bulk.MAX_TRANSFER, "bytes"),
-        ("bytes of a transfer before its CREDIT", transfers.FREE, "bytes"),
+        ("bytes of a transfer before its CREDIT, more within the staging of ACCEPT", transfers.FREE, "bytes"),
+        ("transfers that have begun without CREDIT", transfers.MAX_STAGED, ""),
+        ("the least that is lent", bulk.MIN_LENT, "bytes"),
+        ("connections of a bulk lane", bootstrap.MAX_BULK, ""),
         ("devices of a catalog", catalog.MAX_DEVICES, ""),
         ("queues of a device", catalog.MAX_QUEUES, ""),
         ("targets of a device", catalog.MAX_TARGETS, ""),

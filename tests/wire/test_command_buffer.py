@@ -8,22 +8,23 @@ from hypothesis import strategies as st
 from tests.golden import frames, strategies
 
 from remora.errors import PeerError
-from remora.wire.calls import MAX_SLOTS
 from remora.wire.command_buffer import (
     DISPATCH,
     MAX_UPDATE,
     RecordedDispatch,
     RecordedFill,
+    RecordedIndirect,
     RecordedUpdate,
     Ref,
     decode_stream,
     encode_stream,
 )
+from remora.wire.command_buffer_calls import MAX_SLOTS
 from remora.wire.execute import Announced, Changed, encode_payload, read_payload
 
 #: Where each record of frames.RECORDS begins.
 STARTS = [len(encode_stream(frames.RECORDS[:count])) for count in range(len(frames.RECORDS))]
-BEGIN, FILL, UPDATE, COPY, LAUNCH, BARE, RESET, SIGNAL, WAIT, END = STARTS
+BEGIN, FILL, UPDATE, COPY, LAUNCH, BARE, RESET, SIGNAL, WAIT, BARRIER, INDIRECT, BARE_INDIRECT, END = STARTS
 
 
 def decode(data):
@@ -42,6 +43,13 @@ def test_h18_records_by_hand():
     launch = RecordedDispatch(frames.KERNELS, 1, (4, 2, 1), (Ref(0, 16, (1 << 64) - 1, 5),), b"\x2a\0\0\0")
     assert encode_stream([launch]) == struct.pack(
         "<BBHIQIIIIIIQQQII8s", 0x20, 0, 0, 80, frames.KERNELS, 1, 4, 2, 1, 4, 1, 0, 16, (1 << 64) - 1, 5, 0, b"\x2a"
+    )
+    indirect = RecordedIndirect(frames.KERNELS, 1, Ref(frames.BUFFER, 16, 12), (Ref(0, 16, 8, 5),), b"\x2a\0\0\0")
+    assert encode_stream([indirect]) == struct.pack(
+        "<BBHIQIIIIQQQIIQQQII8s",
+        *(0x21, 0, 0, 104, frames.KERNELS, 1, 0, 4, 1),
+        *(frames.BUFFER, 16, 12, 0, 0),
+        *(0, 16, 8, 5, 0, b"\x2a"),
     )
 
 
@@ -78,15 +86,25 @@ def test_h18_a_record_may_be_larger_than_64_kib():
         (COPY + 4, "I", 72, "record 3: a recorded COPY has 80 bytes, not 72"),
         (COPY + 40 + 28, "I", 1, "record 3: a binding"),
         (LAUNCH + 4, "I", 32, "record 4: a recorded DISPATCH shorter than its header"),
-        (LAUNCH + 32, "I", 12, "record 4: a recorded DISPATCH with 2 bindings and 12 bytes of constants"),
-        (LAUNCH + 36, "I", 0xFFFF_FFFF, "record 4: a recorded DISPATCH with 4294967295 bindings"),
-        (LAUNCH + 111, "B", 1, "record 4: a recorded DISPATCH with padding"),
+        (LAUNCH + 32, "I", 12, "record 4: a recorded dispatch with 2 bindings and 12 bytes of constants"),
+        (LAUNCH + 36, "I", 0xFFFF_FFFF, "record 4: a recorded dispatch with 4294967295 bindings"),
+        (LAUNCH + 111, "B", 1, "record 4: a recorded dispatch with padding"),
         (BARE, "B", 0x30, "record 5: a label"),
         (RESET + 4, "I", 8, "record 6: a recorded event has 16 bytes"),
         (BEGIN + 8, "H", 300, "record 0: a label has a text of 300 bytes"),
         (BEGIN + 10, "B", 0xFF, "record 0: a label has a text that is not UTF-8"),
-        (END + 4, "I", 16, "record 9: it announces 16 bytes where 8 are left"),
-        (END, "B", 0x02, "record 9: a recorded event has 16 bytes, not 8"),
+        (BARRIER + 4, "I", 16, "record 9: a recorded BARRIER has 8 bytes, not 16"),
+        (INDIRECT + 4, "I", 56, "record 10: a recorded INDIRECT shorter than its header"),
+        (INDIRECT + 20, "I", 1, "record 10: a recorded INDIRECT with reserved bits"),
+        (INDIRECT + 24, "I", 12, "record 10: a recorded dispatch with 2 bindings and 12 bytes of constants"),
+        (INDIRECT + 28, "I", 0xFFFF_FFFF, "record 10: a recorded dispatch with 4294967295 bindings"),
+        (INDIRECT + 32 + 24, "I", 5, "record 10: a binding of the buffer"),
+        (INDIRECT + 32 + 28, "I", 1, "record 10: a binding of the buffer"),
+        (INDIRECT + 64 + 28, "I", 1, "record 10: a binding of the buffer"),
+        (INDIRECT + 135, "B", 1, "record 10: a recorded dispatch with padding"),
+        (BARE_INDIRECT + 32 + 24, "I", MAX_SLOTS, "record 11: a binding of the buffer 0x0 and the slot 65536"),
+        (END + 4, "I", 16, "record 12: it announces 16 bytes where 8 are left"),
+        (END, "B", 0x02, "record 12: a recorded event has 16 bytes, not 8"),
     ],
 )
 def test_h25_a_record_that_breaks_a_rule_is_named(place, code, value, message):

@@ -41,7 +41,7 @@ def test_h25_decode_gives_back_what_was_encoded(lane, data):
 
 
 def test_h03_hello_by_hand():
-    body = struct.pack("<8sIIBBHI", b"remora\r\n", 1, 1, 0, 0, 0, 0) + struct.pack("<H10s", 10, b"remora 0.1")
+    body = struct.pack("<8sIIBBHI", b"remora\r\n", 1, 1, 0, 1, 0, 0) + struct.pack("<H10s", 10, b"remora 0.1")
     frame = struct.pack("<IBBH", 48, 0x01, 0, 1) + body
     assert frames.golden("bootstrap", "hello") == frame.ljust(48, b"\0")
     assert VERSION == 1

@@ -8,6 +8,7 @@ from tests.wire.drawing import PAGE, PARTS, draw, name_of
 from remora.session.state import SENDER
 
 
+@pytest.mark.interpreted
 def test_the_page_is_drawn_from_the_code():
     text = PAGE.read_text()
     assert draw(text) == text, "docs/wire.md is old: run `python -m tests.wire.drawing`"
@@ -17,6 +18,7 @@ def test_the_page_has_every_part_once():
     assert sorted(re.findall(r"<!-- drawn: ([a-z ]+) -->", PAGE.read_text())) == sorted(PARTS)
 
 
+@pytest.mark.interpreted
 def test_a_changed_drawing_is_noticed():
     text = PAGE.read_text()
     assert draw(text.replace("| 0x30 | COMMAND |", "| 0x30 | ORDER |")) == text

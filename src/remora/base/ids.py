@@ -5,7 +5,7 @@
     axis          [63:56] session epoch  [55:48] machine  [47:40] domain  [39:32] device  [31:24] queue  [23:0] incarnation
 
 A canonical id is given by the server's table; a slot whose generation reached the last value is retired, so an id never
-names two things (reference/remote-hal.md section 3.1). A provisional id is made by the client and is usable at once.
+names two things. A provisional id is made by the client and is usable at once.
 """
 
 from __future__ import annotations

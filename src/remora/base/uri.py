@@ -1,6 +1,7 @@
 """Addresses: `scheme://place?key=value`.
 
 cpu                       a local device                      cpu://
+vulkan:1                  one of several, up to two digits    vulkan://1
 tcp://127.0.0.1:5000      a carrier address; IPv6 in brackets: tcp://[::1]:5000
 unix:///run/remora.sock   a socket in the file system
 loopback://name           inside this process
@@ -9,6 +10,7 @@ remote-tcp://host:5000    a device behind a carrier: `remote-` + a carrier addre
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from urllib.parse import parse_qsl, quote, unquote, urlencode
@@ -20,6 +22,7 @@ __all__ = ["Uri", "parse_uri", "split_host_port"]
 DEFAULT_PORT = 5000
 #: Characters that need no percent-encoding in a place or a query value.
 _PLAIN = "/:[]@!$'()*,;"
+_NUMBERED = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):([0-9]{1,2})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +48,8 @@ class Uri:
 def parse_uri(text: str) -> Uri:
     """Parse an address. Raises UsageError with the forms that are understood."""
     head, _, query = text.strip().partition("?")
-    scheme, _, place = head.partition("://")
+    numbered = _NUMBERED.fullmatch(head)
+    scheme, place = numbered.groups() if numbered else head.partition("://")[::2]
     if not scheme or not all(char.isalnum() or char in "-+." for char in scheme):
         raise UsageError(f"{text!r} is no device URI; examples: cpu, remote-tcp://host:5000, remote-unix:///run/remora.sock")
     pairs = parse_qsl(query, keep_blank_values=True)

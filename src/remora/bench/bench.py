@@ -1,4 +1,4 @@
-"""One run: the processes, the cases in order, the report."""
+"""One run: the parts that were asked for, the report."""
 
 from __future__ import annotations
 
@@ -6,19 +6,29 @@ import os
 import tempfile
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 from time import monotonic
 from typing import TypeAlias
 
-from remora.bench import cases, sessions, transfers
+from remora.bench import cases, graphs, recordings, sessions, transfers
 from remora.bench.context import Bench
-from remora.bench.processes import Peer
+from remora.bench.growth import grow
+from remora.bench.peers.compare import FULL, QUICK, compare
+from remora.bench.peers.environments import default_folder
+from remora.bench.peers.metrics import Figures
+from remora.bench.peers.table import ELSEWHERE, FLOORS, OURS, Contestant
+from remora.bench.processes import Companion
 from remora.bench.report import Report, Row, machine
+from remora.testing.server import ServerProcess
 
-__all__ = ["BenchOptions", "Progress", "run"]
+__all__ = ["CASES", "PARTS", "BenchOptions", "Progress", "run"]
 
-#: Called with the case at work and the share of the run that is done, 0 to 1.
+#: Called with the case at work and the share of its part that is done, 0 to 1.
 Progress: TypeAlias = Callable[[str, float], None]
+
+#: floors: remora beside plain sockets. compare: everybody on the same work. growth: how cost grows.
+PARTS = ("floors", "compare", "growth")
 
 
 def _silent(_case: str, _share: float) -> None:
@@ -27,18 +37,27 @@ def _silent(_case: str, _share: float) -> None:
 
 @dataclass(frozen=True, slots=True)
 class BenchOptions:
-    """How to measure. `quick` takes a tenth of the samples, in less than 20 seconds."""
+    """How to measure, and what. `quick` takes a tenth of the samples."""
 
     quick: bool = False
     progress: Progress = _silent
+    parts: tuple[str, ...] = ("floors", "compare")
+    """Some of PARTS."""
+    peers: tuple[Contestant, ...] = ()
+    """Whom to compare with, beside the floors and remora itself."""
+    folder: Path = field(default_factory=default_folder)
+    """Where the peers' environments are."""
 
 
 #: Title, what it runs, and its share of the time.
 CASES: tuple[tuple[str, Callable[[Bench], list[Row]], float], ...] = (
     ("small commands", cases.commands, 40),
     ("pipelined commands", cases.pipelines, 20),
+    ("recorded commands", recordings.replays, 3),
+    ("graphs", graphs.graphs, 3),
     ("bulk", cases.bulk, 15),
     ("bulk by size", transfers.sizes, 40),
+    ("bulk, more sockets", transfers.connections, 10),
     ("bulk over a long link", transfers.far, 20),
     ("beside an upload", transfers.beside_upload, 20),
     ("memory of transfers", transfers.upload_memory, 8),
@@ -52,14 +71,27 @@ CASES: tuple[tuple[str, Callable[[Bench], list[Row]], float], ...] = (
 
 
 def run(options: BenchOptions = BenchOptions()) -> Report:
-    """Measure everything. Starts processes of its own on loopback addresses and ends them. Raises what remora raises."""
+    """Measure what was asked for. Starts processes of its own on this machine and ends them. Raises what remora raises."""
     load, begin = os.getloadavg()[0], monotonic()
+    rows = _against_floors(options) if "floors" in options.parts else []
+    comparison: tuple[Figures, ...] = ()
+    if "compare" in options.parts:
+        effort = QUICK if options.quick else FULL
+        comparison = compare((*FLOORS, *OURS, *options.peers), options.folder, effort, options.progress) + ELSEWHERE
+    curves = grow(options.quick, options.progress) if "growth" in options.parts else ()
+    options.progress("done", 1.0)
+    return Report(machine(load), options.quick, monotonic() - begin, tuple(rows), comparison, curves)
+
+
+def _against_floors(options: BenchOptions) -> list[Row]:
+    """Case by case, beside plain sockets."""
     rows: list[Row] = []
     whole, done = sum(weight for _, _, weight in CASES), 0.0
     with ExitStack() as stack:
         directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="remora-bench-"))
-        floor = stack.enter_context(Peer("floor", directory))
-        server = stack.enter_context(Peer("serve", directory))
+        floor = stack.enter_context(Companion("floor", directory))
+        addresses = ("tcp://127.0.0.1:0", f"unix://{directory}/unix.sock", f"shm://{directory}/shm.sock")
+        server = stack.enter_context(ServerProcess(bind=addresses))
         for title, case, weight in CASES:
             start = done
 
@@ -69,5 +101,4 @@ def run(options: BenchOptions = BenchOptions()) -> Report:
             step(0)
             rows += case(Bench(options.quick, floor, server, step))
             done += weight
-    options.progress("done", 1.0)
-    return Report(machine(load), options.quick, monotonic() - begin, tuple(rows))
+    return rows

@@ -9,7 +9,7 @@ from statistics import median
 from typing import Any
 
 from remora.bench.context import CARRIERS, ECHO_RATIO, MIB, REPLY_BYTES, Bench
-from remora.bench.floors import RawEcho, RawStream, copy_batch
+from remora.bench.floors import RawEcho, copy_batch
 from remora.bench.measure import Run, Subject, alternate, each, paired_ratio, whole
 from remora.bench.processes import children
 from remora.bench.report import Row, Target
@@ -106,7 +106,7 @@ def pipelines(bench: Bench) -> list[Row]:
                 Subject("ours", whole(ours.pipeline), session),
                 Subject("batched", whole(lambda count, raw=raw: raw.pipeline(count, BATCH)), bench.floor.pid),  # type: ignore[misc]
             )
-            single, mine, batched = alternate(subjects, rounds, count, lambda number=number: bench.step(number / 2))  # type: ignore[misc]
+            single, mine, batched = alternate(subjects, rounds, count, lambda number=number: bench.step(number / len(CARRIERS)))  # type: ignore[misc]
         rows.append(_rate(f"{carrier}: {count:,} dispatches, one wait", mine, single, Target(0.4, of="ratio", at_most=False)))
         rows.append(_cpu(f"{carrier}: one of them, CPU of both", mine, single))
         rows.append(_rate(f"{carrier}: the same against echoes {BATCH} a send", mine, batched, None))
@@ -130,7 +130,7 @@ def bulk(bench: Bench) -> list[Row]:
         with ExitStack() as stack:
             ours = stack.enter_context(closing(Transfers(bench.uri(carrier), total)))
             session = children(bench.server.pid)[-1]
-            raw = stack.enter_context(closing(RawStream(bench.floor_address(carrier), total)))
+            raw = stack.enter_context(closing(bench.raw_stream(carrier, total)))
             subjects = [
                 Subject(name, whole(lambda count, call=call: [call() for _ in range(count)]), pid)  # type: ignore[misc]
                 for name, call, pid in (
@@ -140,7 +140,7 @@ def bulk(bench: Bench) -> list[Row]:
                     ("down", ours.download, session),
                 )
             ]
-            runs = alternate(subjects, rounds, 1, lambda number=number: bench.step(number / 2), warm=1)  # type: ignore[misc]
+            runs = alternate(subjects, rounds, 1, lambda number=number: bench.step(number / len(CARRIERS)), warm=1)  # type: ignore[misc]
         rows.append(_bandwidth(f"{carrier}: upload {total // MIB} MiB", total, runs[1], runs[0]))
         rows.append(_bandwidth(f"{carrier}: download {total // MIB} MiB", total, runs[3], runs[2]))
     return rows

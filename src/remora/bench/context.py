@@ -1,16 +1,18 @@
-"""What every case has at hand: the peers, how much to measure, and where to say how far it is."""
+"""What every case has at hand: the other processes, how much to measure, and where to say how far it is."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from remora.bench.processes import Peer
+from remora.bench.floors import RawMemory, RawStream
+from remora.bench.processes import Companion
 from remora.bench.report import Target
+from remora.testing.server import ServerProcess
 
 __all__ = ["CARRIERS", "ECHO_RATIO", "MIB", "REPLY_BYTES", "Bench"]
 
-CARRIERS = ("tcp", "unix")
+CARRIERS = ("tcp", "unix", "shm")
 ECHO_RATIO = Target(1.5, of="ratio")
 MIB = 1 << 20
 #: Bytes of an ADVANCE.
@@ -19,11 +21,11 @@ REPLY_BYTES = 24
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """What a case needs: the peers, how much to measure, and where to say how far it is (0 to 1)."""
+    """What a case needs: the other processes, how much to measure, and where to say how far it is (0 to 1)."""
 
     quick: bool
-    floor: Peer
-    server: Peer
+    floor: Companion
+    server: ServerProcess
     step: Callable[[float], None]
 
     def pick(self, quick: int, full: int) -> int:
@@ -37,12 +39,13 @@ class Bench:
 
     def floor_address(self, carrier: str) -> str:
         """Where the plain sockets answer."""
-        return _address(self.floor, carrier)
+        return next(address for address in self.floor.ready.split() if address.startswith(carrier))
+
+    def raw_stream(self, carrier: str, total: int) -> RawStream | RawMemory:
+        """A floor that moves `total` bytes at a time. `close()` it."""
+        address = self.floor_address(carrier)
+        return RawMemory(address, total) if carrier == "shm" else RawStream(address, total)
 
     def uri(self, carrier: str) -> str:
         """Where remora answers."""
-        return "remote-" + _address(self.server, carrier)
-
-
-def _address(peer: Peer, carrier: str) -> str:
-    return next(address for address in peer.ready.split() if address.startswith(carrier))
+        return next(uri for uri in self.server.uris if uri.startswith(f"remote-{carrier}"))

@@ -1,28 +1,34 @@
 """The floors: what plain blocking Python sockets, and memory itself, do on this machine.
 
 A floor connection opens with a header that says what the other side does: echo (a reply for every whole message), sink (one byte
-when all is there) or source (everything, after each byte).
+when all is there), source (everything, after each byte) or shared (maps the memory whose descriptor comes next, and answers each
+byte).
+
+An address is tcp://, unix:// or shm://. Beside shm stands what a plain program would do: small messages through a unix socket, bulk
+as one copy into or out of memory that both processes map, with a byte each way through the socket.
 """
 
 from __future__ import annotations
 
+import mmap
+import os
 import socket
 import struct
 from time import perf_counter_ns
 
-__all__ = ["ECHO", "HEADER", "PIECE", "SINK", "SOURCE", "RawEcho", "RawStream", "copy_batch"]
+__all__ = ["ECHO", "HEADER", "PIECE", "SHARED", "SINK", "SOURCE", "RawEcho", "RawMemory", "RawStream", "copy_batch"]
 
 #: kind, bytes of a message, bytes of a reply, bytes of a stream.
 HEADER = struct.Struct("<IIIQ")
-ECHO, SINK, SOURCE = 1, 2, 3
+ECHO, SINK, SOURCE, SHARED = 1, 2, 3, 4
 #: Bytes of one send of a stream.
 PIECE = 1 << 20
 
 
 def _connect(address: str, header: bytes) -> socket.socket:
-    """`address` is tcp://127.0.0.1:port or unix:///path."""
+    """`address` is tcp://127.0.0.1:port, unix:///path or shm:///path, which is a unix socket here."""
     scheme, _, place = address.partition("://")
-    if scheme == "unix":
+    if scheme != "tcp":
         sock = socket.socket(socket.AF_UNIX)
         sock.connect(place)
     else:
@@ -90,6 +96,51 @@ class RawStream:
         """Hang up."""
         self._sink.close()
         self._source.close()
+
+
+class RawMemory:
+    """Copies `total` bytes into and out of memory that the other process maps as well, and tells it so."""
+
+    def __init__(self, address: str, total: int) -> None:
+        self._memory = memoryview(bytearray(total))
+        self._sock = _connect(address, HEADER.pack(SHARED, 0, 0, total))
+        fd = os.memfd_create("remora floor")
+        os.ftruncate(fd, total)
+        socket.send_fds(self._sock, [b"\1"], [fd])
+        self._mapping = mmap.mmap(fd, total)
+        os.close(fd)
+        self._sock.recv(1)
+
+    def upload(self) -> None:
+        """All bytes in, and the other side's word that it knows."""
+        self._mapping[:] = self._memory
+        self._ask()
+
+    def download(self) -> None:
+        """Ask, then copy all bytes out."""
+        self._ask()
+        with memoryview(self._mapping) as view:
+            self._memory[:] = view
+
+    def _ask(self) -> None:
+        self._sock.send(b"\1")
+        self._sock.recv(1)
+
+    def close(self) -> None:
+        """Hang up and unmap."""
+        self._sock.close()
+        self._mapping.close()
+
+
+def take_memory(sock: socket.socket, total: int) -> mmap.mmap:
+    """The other side of RawMemory: map the memory that comes through the socket, touch it, and say so."""
+    _, (fd,), _, _ = socket.recv_fds(sock, 1, 1)
+    mapping = mmap.mmap(fd, total)
+    os.close(fd)
+    for start in range(0, total, mmap.PAGESIZE):
+        mapping[start] = 1
+    sock.send(b"\1")
+    return mapping
 
 
 def send_pieces(sock: socket.socket, memory: memoryview) -> None:

@@ -12,19 +12,19 @@ from types import TracebackType
 
 from remora.errors import DeadlineError, NotFoundError
 
-__all__ = ["Peer", "children", "cpu_ns", "peak_bytes"]
+__all__ = ["Companion", "available", "children", "cpu_ns", "peak_bytes"]
 
-#: Seconds that a peer has to end.
+#: Seconds that a companion has to end.
 END_TIMEOUT = 10.0
 #: Linux names the CPU clock of a process (~pid << 3) | 2: nanoseconds, where /proc counts ticks of 10 ms.
 SCHEDULER_CLOCK = 2
 
 
-class Peer:
-    """A process that runs `remora.bench.peer`. `ready` is the line that it said first. `close()` or `with` ends it."""
+class Companion:
+    """A process that runs `remora.bench.companion`. `ready` is the line that it said first. `close()` or `with` ends it."""
 
     def __init__(self, role: str, *args: str) -> None:
-        command = [sys.executable, "-m", "remora.bench.peer", role, *args]
+        command = [sys.executable, "-m", "remora.bench.companion", role, *args]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         self.pid = self._process.pid
         try:
@@ -34,7 +34,7 @@ class Peer:
             raise
 
     def line(self) -> str:
-        """The next line that the peer says. Raises NotFoundError when it ended instead."""
+        """The next line that it says. Raises NotFoundError when it ended instead."""
         assert self._process.stdout is not None  # a pipe was asked for
         line = self._process.stdout.readline().strip()
         if not line:
@@ -65,7 +65,7 @@ class Peer:
             self._process.communicate()
             raise DeadlineError(f"the process {self.pid} of the benchmark did not end within {END_TIMEOUT:g} s") from None
 
-    def __enter__(self) -> Peer:
+    def __enter__(self) -> Companion:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
@@ -91,3 +91,11 @@ def peak_bytes(pid: int | None = None) -> int:
         if line.startswith("VmHWM:"):
             return int(line.split()[1]) << 10
     raise NotFoundError("the kernel does not tell VmHWM")
+
+
+def available() -> int:
+    """Bytes of memory that new work may use."""
+    for line in Path("/proc/meminfo").read_text().splitlines():
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) << 10
+    return 0

@@ -8,8 +8,13 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Machine", "Report", "Row", "Target", "machine"]
+from remora.base.compiled import is_compiled
+from remora.bench.peers.metrics import METRICS, Figures
 
+__all__ = ["Curve", "Machine", "Report", "Row", "Target", "machine"]
+
+#: Of `as_json`.
+FORMAT = 2
 #: Running tasks a core, above which numbers are not to be trusted.
 QUIET_LOAD = 0.5
 
@@ -56,11 +61,34 @@ class Machine:
     kernel: str
     python: str
     load: tuple[float, float]
+    compiled: bool = False
+    """Whether remora's hot modules are extension modules here."""
 
     @property
     def quiet(self) -> bool:
         """Whether nobody else was at work when the run began, as far as the load average tells."""
         return self.load[0] <= QUIET_LOAD * self.cores
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """One line: the median cost at each count."""
+
+    panel: str
+    """Which of the pictures it belongs to: buffers, sessions, commands or bytes."""
+    line: str
+    """What distinguishes it there, such as the carrier."""
+    points: tuple[tuple[float, float], ...]
+    """(count, microseconds), ascending."""
+
+    @property
+    def growth(self) -> float:
+        """The last cost to the first."""
+        return self.points[-1][1] / self.points[0][1]
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain values."""
+        return {"panel": self.panel, "line": self.line, "points": [list(point) for point in self.points], "growth": self.growth}
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +99,11 @@ class Report:
     quick: bool
     seconds: float
     rows: tuple[Row, ...]
+    """remora beside its floors."""
+    comparison: tuple[Figures, ...] = ()
+    """Floors, remora and peers on the same work."""
+    growth: tuple[Curve, ...] = ()
+    """How cost grows."""
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -86,13 +119,17 @@ class Report:
         return tuple(notes)
 
     def as_json(self) -> dict[str, Any]:
-        """All numbers as plain values."""
+        """All numbers as plain values. A later `format` may mean other things by the same names."""
         rows = [asdict(row) | {"ok": row.ok} for row in self.rows]
         return {
+            "format": FORMAT,
             "machine": asdict(self.machine) | {"quiet": self.machine.quiet},
             "quick": self.quick,
             "seconds": self.seconds,
             "rows": rows,
+            "metrics": [asdict(metric) for metric in METRICS],
+            "comparison": [figures.as_json() for figures in self.comparison],
+            "growth": [curve.as_json() for curve in self.growth],
             "notes": list(self.notes),
         }
 
@@ -105,6 +142,7 @@ def machine(load_before: float) -> Machine:
         f"{platform.system()} {platform.release()}",
         f"{platform.python_implementation()} {platform.python_version()}",
         (load_before, os.getloadavg()[0]),
+        is_compiled(),
     )
 
 

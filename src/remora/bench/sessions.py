@@ -18,7 +18,7 @@ from remora.bench.cases import command_bytes
 from remora.bench.context import CARRIERS, MIB, REPLY_BYTES, Bench
 from remora.bench.floors import RawEcho
 from remora.bench.measure import Run, Subject, alternate, each
-from remora.bench.processes import Peer, children, cpu_ns
+from remora.bench.processes import Companion, children, cpu_ns
 from remora.bench.report import Row, Target
 from remora.bench.subjects import ONE, Dispatches
 from remora.errors import Error
@@ -40,7 +40,7 @@ def connecting(bench: Bench) -> list[Row]:
                 loaded = time.perf_counter()
                 device.queue.dispatch(kernels["empty"], ONE, []).wait()
                 parts.append((opened - begin, loaded - opened, time.perf_counter() - loaded))
-            bench.step(number / 2)
+            bench.step(number / len(CARRIERS))
         milliseconds = [median(part) * 1e3 for part in zip(*parts, strict=True)]
         detail = dict(zip(("connect_ms", "load_ms", "dispatch_ms"), milliseconds, strict=True))
         value = median(sum(part) for part in parts) * 1e3
@@ -57,7 +57,7 @@ def two_sessions(bench: Bench) -> list[Row]:
     rounds, count = bench.pick(2, 6), bench.pick(100, 500)
     step = bench.steps(2 * rounds + 1)
     with ExitStack() as stack:
-        other = stack.enter_context(Peer("client", bench.uri("tcp"), "0"))
+        other = stack.enter_context(Companion("client", bench.uri("tcp"), "0"))
         ours = stack.enter_context(closing(Dispatches(bench.uri("tcp"))))
         session = children(bench.server.pid)[-1]
         raw = stack.enter_context(closing(RawEcho(bench.floor_address("tcp"), command_bytes(ours, ours.add), REPLY_BYTES)))
@@ -95,7 +95,7 @@ def _add(total: list[Run], more: list[Run]) -> None:
 def idle(bench: Bench) -> list[Row]:
     """CPU time of a session with nothing to do, in percent of a core."""
     seconds, rows = bench.pick(1, 6), []
-    with Peer("client", bench.uri("tcp"), "0") as client:
+    with Companion("client", bench.uri("tcp"), "0") as client:
         session = children(bench.server.pid)[-1]
         time.sleep(0.2)
         pids = (client.pid, session, bench.server.pid)
@@ -111,7 +111,7 @@ def idle(bench: Bench) -> list[Row]:
 def memory(bench: Bench) -> list[Row]:
     """Peak resident memory of a client process: after its first result, and after a transfer there and back."""
     total = bench.pick(16, 64) * MIB
-    with Peer("client", bench.uri("tcp"), str(total)) as client:
+    with Companion("client", bench.uri("tcp"), str(total)) as client:
         first = json.loads(client.ready)["peak_bytes"]
         peak = client.ask("transfer")["peak_bytes"]
     return [

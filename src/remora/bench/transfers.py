@@ -1,4 +1,4 @@
-"""Bulk transfers: bandwidth at three sizes, over a long link, what they take from small commands, and the memory they cost."""
+"""Bulk transfers: bandwidth by size, by connections and over a long link, what small commands suffer, what memory it costs."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from statistics import median
 from time import perf_counter_ns
 
 from remora.bench.context import CARRIERS, MIB, Bench
-from remora.bench.floors import RawStream
+from remora.bench.floors import RawMemory, RawStream
 from remora.bench.measure import Run, Subject, alternate, each, paired_ratio, percentile, whole
-from remora.bench.processes import Peer, children, peak_bytes
+from remora.bench.processes import Companion, children, peak_bytes
 from remora.bench.report import Row, Target
 from remora.bench.subjects import Dispatches, Transfers
 
-__all__ = ["beside_upload", "far", "sizes", "upload_memory"]
+__all__ = ["beside_upload", "connections", "far", "sizes", "upload_memory"]
 
 STREAM_RATIO = Target(0.85, of="ratio", at_most=False)
 FAR_RATIO = Target(0.7, of="ratio", at_most=False)
@@ -38,19 +38,34 @@ def sizes(bench: Bench) -> list[Row]:
     return rows
 
 
-def _against_stream(bench: Bench, carrier: str, size: int, count: int, rounds: int, target: Target | None) -> list[Row]:
-    with ExitStack() as stack:
-        ours = stack.enter_context(closing(Transfers(bench.uri(carrier), size * MIB)))
-        session = children(bench.server.pid)[-1]
-        raw = stack.enter_context(closing(RawStream(bench.floor_address(carrier), size * MIB)))
-        pairs = _alternate(ours, raw, (bench.floor.pid, session), rounds, count)
-    rows: list[Row] = []
-    for what, (floor, mine) in pairs.items():
-        rows += _bandwidth(f"{carrier}: {what} {size} MiB", size * MIB, mine, floor, target)
+def connections(bench: Bench) -> list[Row]:
+    """The same with more connections for one session's transfers, against one raw stream."""
+    size, rows = bench.pick(16, 512), []
+    counts = bench.pick(1, 2)
+    step = bench.steps(counts)
+    for count in (4, 2)[:counts]:
+        rows += _against_stream(bench, "tcp", size, 1, bench.pick(2, 5), None, f"?bulk={count}")
+        step()
     return rows
 
 
-def _alternate(ours: Transfers, raw: RawStream, pids: tuple[int, int], rounds: int, count: int) -> dict[str, tuple[Run, Run]]:
+def _against_stream(
+    bench: Bench, carrier: str, size: int, count: int, rounds: int, target: Target | None, query: str = ""
+) -> list[Row]:
+    with ExitStack() as stack:
+        ours = stack.enter_context(closing(Transfers(bench.uri(carrier) + query, size * MIB)))
+        session = children(bench.server.pid)[-1]
+        raw = stack.enter_context(closing(bench.raw_stream(carrier, size * MIB)))
+        pairs = _alternate(ours, raw, (bench.floor.pid, session), rounds, count)
+    rows: list[Row] = []
+    for what, (floor, mine) in pairs.items():
+        rows += _bandwidth(f"{carrier}{query}: {what} {size} MiB", size * MIB, mine, floor, target)
+    return rows
+
+
+def _alternate(
+    ours: Transfers, raw: RawStream | RawMemory, pids: tuple[int, int], rounds: int, count: int
+) -> dict[str, tuple[Run, Run]]:
     """(floor, ours) of uploads and downloads, all in turn."""
     calls = ((raw.upload, pids[0]), (ours.upload, pids[1]), (raw.download, pids[0]), (ours.download, pids[1]))
     subjects = [Subject("", whole(_repeat(call)), pid) for call, pid in calls]
@@ -81,7 +96,7 @@ def far(bench: Bench) -> list[Row]:
     for size in (64, 512)[:kinds]:
         with ExitStack() as stack:
             there, floor = (
-                stack.enter_context(Peer("proxy", target, str(FAR / 2)))
+                stack.enter_context(Companion("proxy", target, str(FAR / 2)))
                 for target in (bench.uri("tcp").removeprefix("remote-"), bench.floor_address("tcp"))
             )
             ours = stack.enter_context(closing(Transfers(f"remote-{there.ready}", size * MIB)))
@@ -133,7 +148,7 @@ def upload_memory(bench: Bench) -> list[Row]:
     """Peak memory of either side through a transfer up and down, above the buffers and what the process had before."""
     total, rows = bench.pick(64, 512) * MIB, []
     for carrier in CARRIERS:
-        with Peer("client", bench.uri(carrier), str(total)) as client:
+        with Companion("client", bench.uri(carrier), str(total)) as client:
             session = children(bench.server.pid)[-1]
             before = json.loads(client.ready)["peak_bytes"], peak_bytes(session)
             client.ask("transfer")

@@ -13,16 +13,20 @@ The end of the peer's stream is such a failure too, so whoever still wants to se
 
 from __future__ import annotations
 
+import select
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from enum import Enum, IntFlag
+from itertools import repeat
 from typing import TYPE_CHECKING, NamedTuple, Self, TypeAlias
 
 from remora.errors import Error, UnsupportedError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from types import TracebackType
+
+    from remora.carriers.regions import Registered, RemoteRegion
 
 __all__ = [
     "Budget",
@@ -49,10 +53,11 @@ class Capability(IntFlag):
     RELIABLE = 1 << 0
     ORDERED = 1 << 1
     ZERO_COPY_TX = 1 << 2
+    #: `register` makes memory that the peer reaches past the stream, after its `attach`, to write, to read, or both.
     REGISTERED_REGIONS = 1 << 4
     DIRECT_WRITE = 1 << 5
     DIRECT_READ = 1 << 6
-    #: `send_fds` and `receive_fds` pass file descriptors.
+    #: `send_fds` passes file descriptors; `receive_fds` takes them, and so does `receive` after `keep_fds`.
     POSIX_FD = 1 << 12
     #: The endpoint is a file descriptor that another process can take over: `detach` here, `registry.adopt` there.
     HANDOVER = 1 << 14
@@ -109,12 +114,20 @@ class Lease:
     The object is used again after its release: drop it, and do not release it a second time later.
     """
 
-    __slots__ = ("_give_back", "_room", "view")
+    __slots__ = ("_give_back", "_room", "_take", "_taken", "view")
 
     def __init__(self, home: list[Lease], room: memoryview) -> None:
         self._give_back = home.append
         self._room = room
+        self._take: Callable[[memoryview], int] | None = None
+        self._taken: Iterator[int] = iter(())
         self.view = NOTHING
+
+    def take_by(self, take: Callable[[memoryview], int]) -> Iterator[int]:
+        """Counts of what `take` receives here, one each time around. A `for` keeps each in the step that receives it."""
+        if take is not self._take:
+            self._take, self._taken = take, map(take, repeat(self._room))
+        return self._taken
 
     def release(self) -> None:
         """Give the memory back to the carrier."""
@@ -182,7 +195,7 @@ class Carrier(ABC):
 
     @abstractmethod
     def send(self, *spans: Span) -> int:
-        """Take as many bytes as there is room for now, gathered in one system call, and return how many.
+        """Take as many bytes as there is room for, gathered in one system call, and return how many.
 
         Never blocks; 0 means no room, or that another thread is sending. The rest of a part is the caller's to send next.
         Raises UsageError for empty input and the carrier's failure.
@@ -254,6 +267,16 @@ class Carrier(ABC):
     def statistics(self) -> Statistics:
         """Counts since the carrier was made."""
 
+    def room_fileno(self) -> tuple[int, int]:
+        """A descriptor and the poll events that show when `send` or `flush`, which had no room, may take bytes again. Borrowed."""
+        return self.fileno(), select.POLLOUT
+
+    def settle(self) -> None:  # noqa: B027 - most carriers have nothing to set up
+        """The server's end of an active connection stays in this process: the carrier may set up what cannot be handed over.
+
+        Before this end sends anything, and before other threads use it; afterwards `detach` is refused. Raises the failure.
+        """
+
     def detach(self) -> int:
         """Give up the descriptor without ending the connection; the caller owns it. Needs HANDOVER.
 
@@ -270,10 +293,37 @@ class Carrier(ABC):
     def receive_fds(self, count: int, timeout: float | None = None) -> tuple[bytes, list[int]] | None:
         """Receive what `send_fds` sent, at most `count` descriptors, owned by the caller. Needs POSIX_FD, else UnsupportedError.
 
-        None when nothing came within `timeout` seconds. Bytes that carry descriptors must be read by this call: any other
-        receive drops the descriptors.
+        None when nothing came within `timeout` seconds. Bytes that carry descriptors must be read by this call, or after
+        `keep_fds`: any other receive drops the descriptors.
         """
         raise UnsupportedError(f"{self.local} passes no file descriptors; use a carrier with the capability POSIX_FD, such as unix")
+
+    def keep_fds(self, most: int) -> None:
+        """From now on, `receive` and `receive_into` keep descriptors that come with the bytes, until `take_fd`.
+
+        A peer that sends more than `most` before they are taken fails the carrier; what is not taken is closed with it. Needs
+        POSIX_FD, and a carrier whose bytes go through its socket, else UnsupportedError.
+        """
+        raise UnsupportedError(f"{self.local} passes no file descriptors; use a carrier with the capability POSIX_FD, such as unix")
+
+    def take_fd(self) -> int | None:
+        """The oldest descriptor that is kept, now owned by the caller. It is here once the bytes are that it was sent with."""
+        return None
+
+    def register(self, size: int) -> Registered:
+        """Memory of this side, `size` bytes of zeros, that the peer may read and write directly (regions.py).
+
+        Needs REGISTERED_REGIONS, else UnsupportedError. Raises UsageError for a size that cannot be, BusyError without memory or
+        descriptors, and the carrier's failure.
+        """
+        raise UnsupportedError(f"{self.local} has no direct access; use a carrier with REGISTERED_REGIONS, such as shm")
+
+    def attach(self, key: bytes, fds: Sequence[int]) -> RemoteRegion:
+        """The memory that the peer registered, from its key and descriptors, which belong to the region or are closed.
+
+        Needs DIRECT_READ or DIRECT_WRITE, else UnsupportedError. Raises PeerError for a key and descriptors that are not sound.
+        """
+        raise UnsupportedError(f"{self.local} has no direct access; use a carrier with REGISTERED_REGIONS, such as shm")
 
     def __enter__(self) -> Self:
         return self

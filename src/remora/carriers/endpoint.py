@@ -7,13 +7,17 @@ gives back. Both are atomic and cost a third of a Lock. A send that does not get
 bulk transfer. Who wants something at the end of a running send (kept bytes to push, the turn itself, the descriptor to be closed)
 says so in `_late`; whoever gives the turn back looks there. `_lock` guards state, failure and kept bytes, and is held for moments;
 it is reentrant, because a signal handler may close the carrier.
+
+Ctrl-C may come after any call in the main thread, before the result of that call is kept. A `for` keeps what it gets in one step,
+so tokens and received bytes are taken by one (over a `map`), and a wait that is interrupted has lost nothing. An interruption
+anywhere else leaves a stream of which nobody knows what it has sent or lost: it fails the carrier.
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from collections import deque
-from itertools import islice
+from itertools import islice, repeat
 from threading import Condition, RLock
 from time import monotonic
 from typing import TYPE_CHECKING
@@ -24,7 +28,7 @@ from remora.carriers.pieces import SPANS, advance, batch, pieces_of
 from remora.errors import BrokenError, BusyError, ClosedError, DeadlineError, Error, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
 __all__ = ["TICK", "Endpoint"]
 
@@ -49,13 +53,15 @@ class Endpoint(Carrier):
         self._failure: Error | None = None
         self._lock = RLock()
         self._turn: list[None] = [None]
-        self._turn_free = Condition()
+        self._turn_lock = RLock()  # entered by itself: a Condition is entered in steps
+        self._turn_free = Condition(self._turn_lock)
         self._inbox: list[None] = [None]
         # Bound once: looking a method up twice in each call is a tenth of what a call costs here.
-        self._take_turn, self._end_turn = self._turn.pop, self._turn.append
-        self._take_inbox, self._end_inbox = self._inbox.pop, self._inbox.append
+        self._turns, self._end_turn = map(self._turn.pop, repeat(-1)), self._turn.append
+        self._inboxes, self._end_inbox = map(self._inbox.pop, repeat(-1)), self._inbox.append
         self._sendable = False
         self._receivable = False
+        self._taking = False  # whether a primitive is at a place where an interruption loses bytes
         self._kept: deque[memoryview] = deque()
         self._late = False
         self._ending = False
@@ -147,11 +153,16 @@ class Endpoint(Carrier):
             if self._state is CarrierState.CLOSED and self._take_both():
                 self._dispose()
 
+    def _take_inbox(self) -> bool:
+        """Become the one that receives, until `_end_inbox(None)`; False when another thread is."""
+        return _taken(self._inboxes)
+
     def _take_both(self) -> bool:
-        """Both tokens or none. Called under `_lock`."""
-        if not _taken(self._take_turn):
+        """Both tokens, for good, or none. With them go the receive buffers, which refer to their list. Called under `_lock`."""
+        if not _taken(self._turns):
             return False
-        if _taken(self._take_inbox):
+        if _taken(self._inboxes):
+            self._leases.clear()
             return True
         self._end_turn(None)
         return False
@@ -169,7 +180,7 @@ class Endpoint(Carrier):
                 self._receivable = False
             self._interrupt()
             failure = self._failure.copy()
-        with self._turn_free:
+        with self._turn_lock:
             self._turn_free.notify_all()
         return failure
 
@@ -190,7 +201,8 @@ class Endpoint(Carrier):
         if not self._sendable:
             raise self._refusal("send")
         try:
-            self._take_turn()
+            for _ in self._turns:
+                break
         except IndexError:
             if self._failure is not None:
                 raise self._failure.copy() from None
@@ -201,18 +213,27 @@ class Endpoint(Carrier):
             count = self._put(spans)
             if not count:
                 raise UsageError("nothing to send: give at least one byte")
+            self._bytes_sent += count
+            self._sends += 1
         except BlockingIOError:
             return 0
         except OSError as error:
             raise self._broke(error) from error
+        except BaseException as error:
+            self._cut_short(error)
+            raise
         else:
-            self._bytes_sent += count
-            self._sends += 1
             return count
         finally:
             self._end_turn(None)
             if self._late:
                 self._push()
+
+    def _cut_short(self, interruption: BaseException) -> None:
+        """Something that is no Exception came in the middle of a call."""
+        if not isinstance(interruption, Exception):
+            story = f"{type(interruption).__name__} came while bytes moved: the stream is cut; connect again"
+            self._settle_failure(BrokenError(story, origin=self.peer))
 
     def send_all(self, *spans: Span, timeout: float | None = None) -> None:
         if not self._sendable:
@@ -252,6 +273,7 @@ class Endpoint(Carrier):
                 if deadline is not None and monotonic() >= deadline:
                     raise BlockingIOError
         except BaseException as error:
+            self._cut_short(error)
             if sent and (not isinstance(error, OSError) or isinstance(error, BlockingIOError)):
                 self._settle_failure(
                     BrokenError(f"sending stopped after {sent} of {total} bytes: the stream is cut", origin=self.peer)
@@ -263,12 +285,12 @@ class Endpoint(Carrier):
 
     def _wait_turn(self, deadline: float | None) -> None:
         """Take the turn, however long another thread sends. DeadlineError at the deadline; raises the failure."""
-        with self._turn_free:
+        with self._turn_lock:
             while True:
                 self._late = True
                 if self._failure is not None:
                     raise self._failure.copy()
-                if _taken(self._take_turn):
+                if _taken(self._turns):
                     return
                 if not self._turn_free.wait(None if deadline is None else max(deadline - monotonic(), 0)):
                     raise DeadlineError("another send did not finish in the time given", origin=self.peer)
@@ -335,7 +357,7 @@ class Endpoint(Carrier):
     def _push(self) -> None:
         """Do what is due when no send is running: send what is kept as far as there is room, then the end, then let others in."""
         self._late = True
-        while self._late and _taken(self._take_turn):
+        while self._late and _taken(self._turns):
             self._late = False
             try:
                 self._drain()
@@ -348,7 +370,7 @@ class Endpoint(Carrier):
                 self._broke(error)
             finally:
                 self._end_turn(None)
-                with self._turn_free:
+                with self._turn_lock:
                     self._turn_free.notify_all()
         if self._state is CarrierState.CLOSED:
             self._dispose_alone()
@@ -379,33 +401,55 @@ class Endpoint(Carrier):
         if not self._receivable:
             raise self._refusal("receive")
         try:
-            self._take_inbox()
+            for _ in self._inboxes:
+                break
         except IndexError:
-            raise self._crowded() from None
-        count = 0
-        lease = None
+            self._take_held_inbox()
+        count, waiting, lease = 0, False, None
         try:
-            lease = self._leases.pop() if self._leases else self._another_lease()
-            room = lease._room
             try:
-                count = self._take_tick(room) if timeout is None or timeout > TICK else self._take_soon(room, timeout)
-            except BlockingIOError:
-                count = self._take_on(room, timeout)
-            if count > 0:
-                self._bytes_received += count
-                self._receives += 1
-                lease.view = room[:count]
-                return lease
-        except OSError as error:
-            raise self._broke(error) from error
-        finally:
-            if count <= 0 and lease is not None:
-                self._leases.append(lease)
-            self._end_inbox(None)
-            if self._failure is not None:
-                self._dispose_alone()
+                lease = self._leases.pop() if self._leases else self._another_lease()
+                waiting = True
+                try:
+                    if timeout is None or timeout > TICK:
+                        for taken in lease.take_by(self._take_tick):
+                            count = taken
+                            break
+                    else:
+                        count = self._take_soon(lease._room, timeout)
+                except BlockingIOError:
+                    count = self._take_on(lease._room, timeout)
+                waiting = False
+                if count > 0:
+                    self._bytes_received += count
+                    self._receives += 1
+                    lease.view = lease._room[:count]
+                    return lease
+            finally:
+                self._end_inbox(None)
+                if count <= 0 or self._failure is not None:
+                    self._keep(lease, count)
+        except BaseException as error:
+            self._explain(error, lost=count > 0 or self._taking or not waiting)
+            raise
         self._check_end(count)
         return None
+
+    def _explain(self, error: BaseException, lost: bool) -> None:
+        """Why a primitive ended so: raises the failure that an OSError is. An interruption fails the carrier if it lost bytes."""
+        if isinstance(error, OSError):
+            raise self._broke(error) from error
+        if lost:
+            self._cut_short(error)
+
+    def _keep(self, lease: Lease | None, count: int) -> None:
+        """After a receive that brought nothing, or the last one. Another thread may have closed the carrier meanwhile."""
+        if count <= 0 and lease is not None:
+            self._leases.append(lease)
+        if self._failure is not None:
+            self._dispose_alone()
+            if self._state is CarrierState.CLOSED:
+                self._leases.clear()
 
     def receive_into(self, view: Span, timeout: float | None = None) -> int:
         if not self._receivable:
@@ -413,9 +457,10 @@ class Endpoint(Carrier):
         if not len(view):
             raise UsageError("receive_into needs room for at least one byte")
         try:
-            self._take_inbox()
+            for _ in self._inboxes:
+                break
         except IndexError:
-            raise self._crowded() from None
+            self._take_held_inbox()
         try:
             try:
                 count = self._take_tick(view) if timeout is None or timeout > TICK else self._take_soon(view, timeout)
@@ -425,8 +470,9 @@ class Endpoint(Carrier):
                 self._bytes_received += count
                 self._receives += 1
                 return count
-        except OSError as error:
-            raise self._broke(error) from error
+        except BaseException as error:
+            self._explain(error, lost=True)
+            raise
         finally:
             self._end_inbox(None)
             if self._failure is not None:
@@ -434,17 +480,22 @@ class Endpoint(Carrier):
         self._check_end(count)
         return 0
 
-    def _take_on(self, room: Span, timeout: float | None) -> int:
+    def _take_on(self, view: Span, timeout: float | None) -> int:
         """Go on waiting after a first tick of `timeout`; -1 when nothing came. Only here the clock is read."""
         deadline = None if timeout is None else monotonic() + timeout - TICK
         while True:
             left = TICK * 2 if deadline is None else deadline - monotonic()
             if left <= TICK:
-                return self._take_soon(room, max(left, 0))
+                return self._take_soon(view, max(left, 0))
             try:
-                return self._take_tick(room)
+                for count in map(self._take_tick, (view,)):
+                    return count
             except BlockingIOError:
                 continue
+
+    def _take_held_inbox(self) -> None:
+        """Another thread has the inbox: raises, unless it is a thread that has it for a moment and receives nothing."""
+        raise self._crowded()
 
     def _crowded(self) -> Error:
         if self._failure is not None:
@@ -460,14 +511,19 @@ class Endpoint(Carrier):
     def _another_lease(self) -> Lease:
         if self._lease_count >= LEASES:
             raise BusyError(f"all {LEASES} leases are out; release one before the next receive", origin=self.local)
+        try:
+            lease = Lease(self._leases, memoryview(bytearray(LEASE_BYTES)))
+        except MemoryError as error:
+            raise BrokenError("this process has no memory for a receive buffer; close something here", origin=self.local) from error
         self._lease_count += 1
-        return Lease(self._leases, memoryview(bytearray(LEASE_BYTES)))
+        return lease
 
 
-def _taken(pop: Callable[[], None]) -> bool:
+def _taken(tokens: Iterator[None]) -> bool:
     """Take a token; False when it is out."""
     try:
-        pop()
+        for _ in tokens:
+            return True
     except IndexError:
         return False
-    return True
+    return False

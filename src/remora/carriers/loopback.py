@@ -13,7 +13,7 @@ from threading import Condition, Lock
 from typing import TYPE_CHECKING
 
 from remora.carriers.carrier import Capability, Carrier, CarrierState, Keepalive, Listener, Span
-from remora.carriers.causes import broken
+from remora.carriers.causes import broken, refused
 from remora.carriers.endpoint import TICK, Endpoint
 from remora.errors import ClosedError, UnsupportedError, UsageError
 
@@ -199,7 +199,12 @@ class LoopbackListener(Listener):
     def offer(self, uri: Uri) -> LoopbackCarrier:
         """Make a pair, queue one end for `accept`, return the other."""
         name = f"{self.address}?client={next(_clients)}"
-        up, down = Pipe(), Pipe()
+        up = Pipe()
+        try:
+            down = Pipe()
+        except OSError as error:
+            up.close_signal()
+            raise refused(str(uri), error) from error
         client, server = LoopbackCarrier(name, str(uri), down, up), LoopbackCarrier(self.address, name, up, down)
         with self._changed:
             if not self._closed and len(self._queue) < self._backlog:

@@ -14,6 +14,7 @@ __all__ = ["CARRIERS", "CarrierModule", "adopt", "connect", "find_carrier", "lis
 #: Scheme -> module with the functions of CarrierModule.
 CARRIERS: dict[str, str] = {
     "loopback": "remora.carriers.loopback",
+    "shm": "remora.carriers.shm",
     "tcp": "remora.carriers.tcp",
     "unix": "remora.carriers.unix",
 }

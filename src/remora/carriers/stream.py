@@ -7,29 +7,32 @@ which SO_RCVTIMEO ends every TICK, so a deadline needs no poll before each recei
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import select
 import socket
 import struct
+from itertools import repeat
 from threading import Lock
 from time import monotonic, perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
 from remora.carriers.carrier import Capability, Carrier, CarrierState, Listener, Span
+from remora.carriers.causes import STARVED, refused
 from remora.carriers.endpoint import TICK, Endpoint
 from remora.carriers.pieces import SPANS
-from remora.errors import BusyError, ClosedError, UsageError
+from remora.errors import BusyError, ClosedError, Error, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from remora.base.uri import Uri
 
-__all__ = ["StreamCarrier", "StreamListener", "spin_of"]
+__all__ = ["StreamCarrier", "StreamListener", "open_socket", "set_options", "spin_of"]
 
 NOW = socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL
 QUIET = socket.MSG_NOSIGNAL
+#: The other arguments of one receive that does not wait.
+NO_COUNT, NOW_ONCE = (0,), (NOW,)
 TICK_TIMEVAL = struct.pack("ll", 0, int(TICK * 1e6))
 #: Receives that do not poll after a poll that came to nothing.
 SPIN_REST = 64
@@ -37,8 +40,6 @@ SPIN_REST = 64
 CLOSE_WAIT = 1.0
 #: Seconds between tries when accept fails for want of descriptors or memory.
 ACCEPT_PAUSE = 0.05
-#: accept errors that stay until something is freed.
-STARVED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
 
 def spin_of(uri: Uri) -> int:
@@ -48,6 +49,24 @@ def spin_of(uri: Uri) -> int:
     if unknown or not text.isascii() or not text.isdigit():
         raise UsageError(f"{uri}: the only key of this address is spin_us=<microseconds>")
     return int(text)
+
+
+def open_socket(peer: str, family: int, kind: int = socket.SOCK_STREAM, protocol: int = 0) -> socket.socket:
+    """A socket. Raises BusyError when this side has no descriptor or memory for one."""
+    try:
+        return socket.socket(family, kind, protocol)
+    except OSError as error:
+        raise refused(peer, error) from error
+
+
+def set_options(sock: socket.socket, peer: str, *options: tuple[int, int | bytes]) -> None:
+    """Set options of the level SOL_SOCKET. On failure the socket is closed; raises what `refused` says."""
+    try:
+        for option, value in options:
+            sock.setsockopt(socket.SOL_SOCKET, option, value)
+    except OSError as error:
+        sock.close()
+        raise refused(peer, error) from error
 
 
 def wait_ready(timeout: float | None, *watched: tuple[int, int]) -> bool:
@@ -70,8 +89,7 @@ class StreamCarrier(Endpoint):
     def __init__(self, sock: socket.socket, local: str, peer: str, capabilities: Capability, spin_us: int = 0) -> None:
         super().__init__(local, peer, capabilities | Capability.RELIABLE | Capability.ORDERED | Capability.HANDOVER)
         sock.settimeout(None)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, TICK_TIMEVAL)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, TICK_TIMEVAL)
+        set_options(sock, peer, (socket.SO_RCVTIMEO, TICK_TIMEVAL), (socket.SO_SNDTIMEO, TICK_TIMEVAL))
         self._sock = sock
         self._recv_into = sock.recv_into
         self._send = sock.send
@@ -110,23 +128,28 @@ class StreamCarrier(Endpoint):
         if timeout > 0 and not wait_ready(timeout, (self._sock.fileno(), select.POLLIN)):
             return -1
         try:
-            return self._recv_into(room, 0, NOW)
+            for count in map(self._recv_into, (room,), NO_COUNT, NOW_ONCE):
+                return count
         except BlockingIOError:
-            return -1
+            pass
+        return -1
 
     def _poll_then_take(self, room: Span) -> int:
         """Poll for `spin_us` microseconds, then sleep; sleep at once while the last polls came to nothing."""
         if self._spin_rest:
             self._spin_rest -= 1
-            return self._recv_into(room)
-        end = perf_counter_ns() + self._spin_us * 1000
-        while True:
-            try:
-                return self._recv_into(room, 0, NOW)
-            except BlockingIOError:
-                if perf_counter_ns() >= end:
-                    self._spin_rest = SPIN_REST
-                    return self._recv_into(room)
+        else:
+            end, takes = perf_counter_ns() + self._spin_us * 1000, map(self._recv_into, repeat(room), repeat(0), repeat(NOW))
+            while not self._spin_rest:
+                try:
+                    for count in takes:
+                        return count
+                except BlockingIOError:
+                    if perf_counter_ns() >= end:
+                        self._spin_rest = SPIN_REST
+        for count in map(self._recv_into, (room,)):
+            return count
+        return 0
 
     def _wait_room(self, timeout: float | None) -> bool:
         return wait_ready(timeout, (self._sock.fileno(), select.POLLOUT))
@@ -158,7 +181,12 @@ class StreamListener(Listener):
         self._on_close = on_close
         self._closed = False
         self._accepting = Lock()
-        self._stop = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        try:
+            self._stop = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        except OSError as error:
+            on_close()
+            sock.close()
+            raise refused(address, error) from error
         sock.setblocking(False)
 
     def fileno(self) -> int:
@@ -171,7 +199,7 @@ class StreamListener(Listener):
         try:
             while True:
                 left = None if deadline is None else max(deadline - monotonic(), 0)
-                ready = not self._closed and wait_ready(left, (self._stop, select.POLLIN), (self._sock.fileno(), select.POLLIN))
+                ready = not self._closed and self._wait(left)
                 if self._closed:
                     raise ClosedError("this listener was closed", origin=self.address)
                 carrier = self._accept_one(left) if ready else None
@@ -179,6 +207,13 @@ class StreamListener(Listener):
                     return carrier
         finally:
             self._accepting.release()
+
+    def _wait(self, left: float | None) -> bool:
+        """Whether somebody connected, or `close` was called. Without memory for the call nobody did, for a moment."""
+        try:
+            return wait_ready(left, (self._stop, select.POLLIN), (self._sock.fileno(), select.POLLIN))
+        except OSError:
+            return self._closed
 
     def _accept_one(self, left: float | None) -> Carrier | None:
         """One carrier, or None when this one went wrong: a client that gave up, or no descriptors left."""
@@ -190,7 +225,7 @@ class StreamListener(Listener):
             return None
         try:
             return self._wrap(sock, address)
-        except OSError:
+        except (OSError, Error):
             sock.close()
             return None
 

@@ -8,9 +8,9 @@ from typing import Any
 
 from remora.base.uri import Uri, split_host_port
 from remora.carriers.carrier import Capability, Keepalive
-from remora.carriers.causes import broken
-from remora.carriers.stream import StreamCarrier, StreamListener, spin_of
-from remora.errors import BrokenError, UsageError
+from remora.carriers.causes import refused
+from remora.carriers.stream import StreamCarrier, StreamListener, open_socket, spin_of
+from remora.errors import BrokenError, Error, UsageError
 
 __all__ = ["adopt", "connect", "listen"]
 
@@ -22,9 +22,9 @@ def connect(uri: Uri, *, timeout: float, keepalive: Keepalive) -> StreamCarrier:
     if not host or not port:
         raise UsageError(f"{uri}: connect needs a host and a port, tcp://host:5000")
     peer = f"tcp://{uri.place}"
-    failure: BrokenError | None = None
+    failure: Error | None = None
     for family, kind, protocol, _, address in _resolve(uri, host, port):
-        sock = socket.socket(family, kind, protocol)
+        sock = open_socket(peer, family, kind, protocol)
         try:
             sock.settimeout(max(timeout, 0.001))
             sock.connect(address)
@@ -33,7 +33,7 @@ def connect(uri: Uri, *, timeout: float, keepalive: Keepalive) -> StreamCarrier:
             failure = BrokenError(f"no answer within {timeout:g} s: check the address, or give more time", origin=peer)
             failure.__cause__ = error
         except OSError as error:
-            failure = broken(peer, error)
+            failure = refused(peer, error)
         sock.close()
     raise failure or BrokenError("the host has no address", origin=peer)
 
@@ -43,7 +43,7 @@ def listen(uri: Uri, *, keepalive: Keepalive, backlog: int) -> StreamListener:
     spin_us = spin_of(uri)
     host, port = split_host_port(uri.place)
     family, kind, protocol, _, address = _resolve(uri, host or "0.0.0.0", port)[0]
-    sock = socket.socket(family, kind, protocol)
+    sock = open_socket(str(uri), family, kind, protocol)
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         sock.bind(address)

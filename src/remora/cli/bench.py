@@ -1,36 +1,84 @@
-"""`remora bench`: floors and remora beside each other on this machine, as a table or JSON."""
+"""`remora bench`: floors, remora and its peers beside each other on this machine, as tables, JSON and a picture."""
 
 from __future__ import annotations
 
 import argparse
 import json
-import sys
 from pathlib import Path
 
 from remora.bench.bench import BenchOptions
 from remora.bench.bench import run as measure
-from remora.bench.report import Report, Row
+from remora.bench.peers.environments import default_folder, install, installed_peers
+from remora.bench.peers.table import PEERS, Contestant, find_peers
+from remora.bench.picture import check_picture, draw
+from remora.bench.report import Report
+from remora.errors import UsageError
 
 __all__ = ["add_arguments", "run"]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command's arguments."""
-    parser.add_argument("--quick", action="store_true", help="a tenth of the samples, in less than 20 seconds")
-    parser.add_argument("--json", metavar="FILE", type=Path, help="write all numbers to FILE")
+    names = ", ".join(peer.name for peer in PEERS)
+    add = parser.add_argument
+    add("--quick", action="store_true", help="a tenth of the samples: shows that everything works, not how fast it is")
+    add("--compare", action="store_true", help="only the comparison: floors, remora on each carrier and peers on the same work")
+    add("--growth", action="store_true", help="only how cost grows with buffers, sessions, recorded commands and bytes")
+    add("--peers", metavar="NAMES", help=f"whom to compare with: all, none, or some of {names} (those that are installed)")
+    add("--json", metavar="FILE", type=Path, help="write all numbers to FILE")
+    add("--plot", metavar="FILE", type=Path, help="draw the comparison and the growth: FILE.svg, .png or .pdf; needs matplotlib")
+    add(
+        "--install-peers",
+        nargs="*",
+        metavar="NAME",
+        help="measure nothing: install these peers, or all, each into a Python environment of its own",
+    )
+    add(
+        "--peers-folder", metavar="DIR", type=Path, help="where the peers' environments are (%(default)s)", default=default_folder()
+    )
 
 
 def run(args: argparse.Namespace) -> int:
-    """Measure and print. 0 also when a target is missed: a slow machine is no error."""
-    report = _measure(args.quick)
+    """Measure and print. 0 also when a target is missed: a slow machine is no error. 1 when a peer could not be installed."""
+    if args.install_peers is not None:
+        failed = install(args.peers_folder, find_peers(args.install_peers or ("all",)), _tell)
+        return 1 if failed else 0
+    for file in (args.json, args.plot):
+        if file is not None and not file.parent.is_dir():
+            raise UsageError(f"{file}: there is no folder {file.parent}")
+    if args.plot is not None:
+        check_picture(args.plot)
+    options = BenchOptions(args.quick, parts=_parts(args), peers=_peers(args.peers, args.peers_folder), folder=args.peers_folder)
+    report = _measure(options)
     _print(report)
     if args.json is not None:
         args.json.write_text(json.dumps(report.as_json(), indent=2) + "\n")
+    if args.plot is not None:
+        draw(report, args.plot)
     return 0
 
 
-def _measure(quick: bool) -> Report:
+def _tell(line: str) -> None:
+    print(line, flush=True)
+
+
+def _parts(args: argparse.Namespace) -> tuple[str, ...]:
+    chosen = tuple(part for part in ("compare", "growth") if getattr(args, part))
+    return chosen or ("floors", "compare")
+
+
+def _peers(names: str | None, folder: Path) -> tuple[Contestant, ...]:
+    """Whom the option means. Raises NotFoundError that lists the names."""
+    if names is None:
+        return installed_peers(folder)
+    chosen = tuple(name.strip() for name in names.split(",") if name.strip())
+    return () if chosen == ("none",) else find_peers(chosen)
+
+
+def _measure(options: BenchOptions) -> Report:
     """Run with a bar on standard error. It is drawn between measurements, never beside one."""
+    from dataclasses import replace
+
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
@@ -42,48 +90,21 @@ def _measure(quick: bool) -> Report:
         def progress(case: str, share: float) -> None:
             bar.update(task, description=case, completed=share, refresh=True)
 
-        return measure(BenchOptions(quick, progress))
+        return measure(replace(options, progress=progress))
 
 
 def _print(report: Report) -> None:
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
+    from remora.cli.bench_tables import comparison_notes, tables
+    from remora.cli.show import CONSOLE
 
-    console = Console(width=None if sys.stdout.isatty() else 132)
-    table = Table(box=None, pad_edge=False)
-    table.add_column("what")
-    for title in ("value", "floor", "ratio", "target"):
-        table.add_column(title, justify="right", no_wrap=True)
-    table.add_column("")
-    for row in report.rows:
-        style = {True: "green", False: "red", None: ""}[row.ok]
-        table.add_row(row.name, _quantity(row.value, row.unit), _quantity(row.floor, row.unit), _ratio(row), _target(row),
-                      Text({True: "ok", False: "miss", None: ""}[row.ok], style=style))  # fmt: skip
-    console.print(table)
+    for table in tables(report, CONSOLE.width):
+        CONSOLE.print(table)
+        CONSOLE.print()
     here = report.machine
-    console.print(
-        f"\n{here.processor}, {here.cores} cores, {here.kernel}, {here.python}, "
-        f"load {here.load[0]:.1f} before and {here.load[1]:.1f} after, {report.seconds:.0f} s",
-        highlight=False,
+    CONSOLE.print(
+        f"{here.processor}, {here.cores} cores, {here.kernel}, {here.python}, "
+        f"remora {'compiled' if here.compiled else 'not compiled'}, "
+        f"load {here.load[0]:.1f} before and {here.load[1]:.1f} after, {report.seconds:.0f} s"
     )
-    for note in report.notes:
-        console.print(f"note: {note}", highlight=False)
-
-
-def _quantity(value: float | None, unit: str) -> str:
-    if value is None:
-        return ""
-    return f"{value:.{0 if not unit or value >= 1000 else 1 if value >= 10 else 2}f} {unit}"
-
-
-def _ratio(row: Row) -> str:
-    return "" if row.ratio is None else f"{row.ratio:.2f}x"
-
-
-def _target(row: Row) -> str:
-    target = row.target
-    if target is None:
-        return ""
-    sign = "<=" if target.at_most else ">="
-    return f"{sign} {target.limit:g}x" if target.of == "ratio" else f"{sign} {target.limit:g} {row.unit}"
+    for note in (*report.notes, *comparison_notes(report.comparison)):
+        CONSOLE.print(f"note: {note}", markup=False)

@@ -14,9 +14,9 @@ import remora
 from remora import samples
 from remora.cli.meter import Meter
 from remora.cli.show import CONSOLE, amount, fact, waiting
-from remora.cli.spawn import server_process
 from remora.drivers.remote.device import RemoteDevice
 from remora.errors import DeviceError
+from remora.testing.server import ServerProcess
 
 __all__ = ["add_arguments", "run"]
 
@@ -54,11 +54,11 @@ def run(args: argparse.Namespace) -> int:
         print("error: the demo compares its results with NumPy, which is not installed", file=sys.stderr)
         print(f"hint: {sys.executable} -m pip install numpy", file=sys.stderr)
         return 1
-    with server_process("tcp://127.0.0.1:0") as server:
-        fact("server", f"process {server.pid}, {server.address}")
+    with ServerProcess() as server:
+        fact("server", f"process {server.pid}, {server.addresses[0]}")
         meter = Meter()
         with waiting("connecting"), meter.measure("connect"):
-            device = cast("RemoteDevice", remora.open(f"remote-{server.address}"))
+            device = cast("RemoteDevice", remora.open(server.uri))
         with device:
             meter.device = device
             fact("device", device.name, f"[{device.info.driver}]", f"{len(device.queues)} queues")
@@ -79,7 +79,7 @@ def load(device: remora.Device, meter: Meter, name: str) -> remora.Executable:
     chosen = f"{target}, {amount(len(artifact), 'B')} of {amount(total, 'B')} in {len(bundle.targets)} artifacts"
     fact("artifact", f"{name}: {chosen}")
     with meter.measure(f"load {name}", len(artifact)):
-        return device.load_artifact(target, artifact, bundle.kernels)
+        return device.load_artifact(target, artifact, bundle.info_for(target))
 
 
 def integers(device: remora.Device, meter: Meter, count: int) -> None:

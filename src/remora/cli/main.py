@@ -22,6 +22,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "serve": ("remora.cli.serve", "offer devices of this machine to other processes and machines"),
     "devices": ("remora.cli.devices", "list the devices behind a URI"),
     "check": ("remora.cli.check", "run kernels on a device and verify exact results: exit code 0 or 1"),
+    "doctor": ("remora.cli.doctor", "say what is installed here, what works, and what mends the rest"),
+    "build": ("remora.cli.build", "make a bundle: one kernel source, machine code for many targets"),
+    "inspect": ("remora.cli.inspect", "show what a bundle holds: targets, kernels, contracts"),
+    "trace": ("remora.cli.trace", "run a program and write what it asked of devices, and what they did, to a trace"),
     "bench": ("remora.cli.bench", "measure this machine's floors, and remora beside them"),
 }
 
@@ -32,7 +36,9 @@ class _Version(argparse.Action):
     def __call__(self, parser: argparse.ArgumentParser, *unused: object) -> None:
         from importlib.metadata import version
 
-        print(f"remora {version('remora')}")
+        from remora.base.compiled import is_compiled
+
+        print(f"remora {version('remora')}{', compiled' if is_compiled() else ''}")
         parser.exit()
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import ctypes
 import os
 import signal
 import socket
@@ -14,20 +13,19 @@ from types import FrameType
 
 from remora.base.uri import parse_uri, split_host_port
 from remora.cli.show import CONSOLE, fact, waiting
-from remora.errors import UsageError
-from remora.server.flags import add_limits, drain_timeout_of, limits_of
-from remora.server.options import DEFAULT_BIND, ServeOptions
+from remora.server.flags import add_flags, ignore_input, input_ended, options_of
 from remora.server.process import raise_descriptor_limit
 from remora.server.serve import Server
-from remora.session.keepalive import HeartbeatOptions
 
 __all__ = ["add_arguments", "run"]
 
-PR_SET_PDEATHSIG = 1
 WILDCARDS = ("0.0.0.0", "::", "")
 OWN_MACHINE = ("127.", "::1", "localhost")
 
-UNIX_TRUST = "unix: only processes of this user (and root) can connect; whoever connects can run native code as this user"
+FILE_TRUST = (
+    "a socket in the file system: only processes of this user (and root) can connect; whoever connects can run native code as "
+    "this user"
+)
 LOCAL_TRUST = "tcp on a loopback address: every user of this machine, and nobody else, can connect and run native code as this user"
 TCP_TRUST = (
     "tcp is plaintext and unauthenticated: anyone who can reach the port can run native code on this machine. "
@@ -37,64 +35,7 @@ TCP_TRUST = (
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `remora serve`."""
-    usual = ServeOptions()
-    parser.add_argument(
-        "--device", action="append", metavar="URI", help="a device to offer, such as cpu (default) or cpu://?threads=2"
-    )
-    parser.add_argument(
-        "--bind", action="append", metavar="ADDRESS", help=f"where to listen: {DEFAULT_BIND} (default), tcp://[::]:0, unix:///path"
-    )
-    parser.add_argument("--max-sessions", type=int, default=usual.max_sessions, metavar="N", help="clients at a time (%(default)s)")
-    parser.add_argument("--shared", action="store_true", help="all sessions in one process: lighter, but a crash takes all of them")
-    parser.add_argument(
-        "--window",
-        type=int,
-        default=usual.command_window,
-        metavar="N",
-        help="commands that a session may have in flight (%(default)s)",
-    )
-    parser.add_argument(
-        "--keepalive",
-        type=float,
-        default=usual.heartbeat.interval,
-        metavar="S",
-        help="seconds of silence before asking (%(default)s)",
-    )
-    parser.add_argument(
-        "--deadline",
-        type=float,
-        default=usual.heartbeat.deadline,
-        metavar="S",
-        help="seconds of silence that end a session (%(default)s)",
-    )
-    add_limits(parser)
-    parser.add_argument("--with-parent", action="store_true", help="stop when the process that started this one ends")
-
-
-def options_of(args: argparse.Namespace) -> ServeOptions:
-    """The options as the server takes them. Raises UsageError for values that make no sense."""
-    for name, value in (("--max-sessions", args.max_sessions), ("--window", args.window)):
-        if value < 1:
-            raise UsageError(f"{name} {value}: give a number from 1")
-    bind = tuple(args.bind or (DEFAULT_BIND,))
-    if any(parse_uri(address).scheme == "loopback" for address in bind):
-        raise UsageError("loopback:// connects parts of one process: bind tcp://host:port or unix:///path")
-    heartbeat = HeartbeatOptions(args.keepalive, args.deadline)
-    if not 0 < heartbeat.interval < heartbeat.deadline:
-        raise UsageError(
-            f"--keepalive {heartbeat.interval:g} and --deadline {heartbeat.deadline:g}: the deadline must be the longer one"
-        )
-    return ServeOptions(
-        devices=tuple(args.device or ("cpu",)),
-        bind=bind,
-        max_sessions=args.max_sessions,
-        shared=args.shared,
-        command_window=args.window,
-        heartbeat=heartbeat,
-        log=log,
-        limits=limits_of(args),
-        drain_timeout=drain_timeout_of(args),
-    )
+    add_flags(parser)
 
 
 def log(line: str) -> None:
@@ -105,9 +46,7 @@ def log(line: str) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Serve until SIGINT or SIGTERM."""
-    if args.with_parent:
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
-    server = Server(options_of(args))
+    server = Server(options_of(args, log))
 
     def stop(number: int, _: FrameType | None) -> None:
         with suppress(OSError):
@@ -118,10 +57,13 @@ def run(args: argparse.Namespace) -> int:
         if server.options.shared:
             raise_descriptor_limit()
         server.start()
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGIO):
         signal.signal(number, stop)
     announce(server)
+    if args.until_eof and input_ended():
+        server.stop()
     server.serve()
+    ignore_input()
     return 0
 
 
@@ -138,8 +80,8 @@ def client_uri(address: str) -> str:
 def trust(address: str) -> str:
     """Who can use the server through this address."""
     uri = parse_uri(address)
-    if uri.scheme == "unix":
-        return UNIX_TRUST
+    if uri.scheme in {"unix", "shm"}:
+        return FILE_TRUST
     return LOCAL_TRUST if split_host_port(uri.place)[0].startswith(OWN_MACHINE) else TCP_TRUST
 
 

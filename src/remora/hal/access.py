@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import TracebackType
 
 from remora.base.uri import Uri, parse_uri
@@ -13,6 +13,8 @@ from remora.hal.registry import open_devices
 
 __all__ = ["Host", "connect", "open"]
 
+#: Who hears of every device that is opened, with the URI it was opened by: a trace that follows the program.
+WATCHERS: list[Callable[[str, Device], None]] = []
 #: Seconds between two tries of `open(..., retry=)`.
 RETRY_EVERY = 0.1
 
@@ -51,7 +53,12 @@ def connect(uri: str, *, retry: float = 0.0) -> Host:
     parsed = parse_uri(uri)
     if "device" in parsed.query:
         raise UsageError("connect gives all devices: leave ?device= out, or use remora.open")
-    return Host(uri, _open(parsed, retry))
+    devices = _open(parsed, retry)
+    try:
+        return Host(uri, _watched(uri, devices))
+    except BaseException:
+        _close(devices)
+        raise
 
 
 def open(uri: str, *, retry: float = 0.0) -> Device:  # noqa: A001  (read as remora.open)
@@ -64,14 +71,35 @@ def open(uri: str, *, retry: float = 0.0) -> Device:  # noqa: A001  (read as rem
     text = query.pop("device", "0")
     if not text.isascii() or not text.isdigit():
         raise UsageError(f"device={text}: give a device's number, 0 for the first")
-    devices = _open(Uri(parsed.scheme, parsed.place, query), retry)
-    wanted = int(text)
+    wanted, address = int(text), Uri(parsed.scheme, parsed.place, query)
+    devices = _open(address, retry)
+    try:
+        return _choose(uri, devices, wanted)
+    except BaseException:
+        _close(devices)
+        raise
+
+
+def _choose(uri: str, devices: Sequence[Device], wanted: int) -> Device:
+    """Device number `wanted`; the others are closed."""
     for number, device in enumerate(devices):
         if number != wanted:
             device.close()
     if wanted >= len(devices):
         raise NotFoundError(f"{uri}: there are {len(devices)} devices, numbered from 0")
-    return devices[wanted]
+    return _watched(uri, [devices[wanted]])[0]
+
+
+def _close(devices: Sequence[Device]) -> None:
+    for device in devices:
+        device.close()
+
+
+def _watched(uri: str, devices: Sequence[Device]) -> Sequence[Device]:
+    for watcher in tuple(WATCHERS):
+        for device in devices:
+            watcher(uri, device)
+    return devices
 
 
 def _open(uri: Uri, retry: float) -> Sequence[Device]:

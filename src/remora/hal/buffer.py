@@ -6,13 +6,18 @@ from abc import ABC, abstractmethod
 from enum import IntFlag
 from typing import TYPE_CHECKING, Any, final
 
-from remora.errors import ClosedError, Status, UsageError
+from remora.errors import ClosedError, Status, UnsupportedError, UsageError
 from remora.hal.dlpack import Tensor
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import TracebackType
 
+    from remora.errors import Error
     from remora.hal.device import Device
+    from remora.hal.memory import Memory
+    from remora.hal.memory_file import MemoryPlace
+    from remora.hal.page_table import PageTable
 
 __all__ = ["Access", "Buffer", "BufferView", "Mapping", "check_range"]
 
@@ -59,13 +64,18 @@ class Buffer(ABC):
     Example: `buffer = device.upload(b"abcd"); assert bytes(buffer.read()) == b"abcd"`.
     """
 
-    __slots__ = ("__weakref__", "_closed", "_maps", "device", "size")
+    __slots__ = ("__weakref__", "_closed", "_guarded", "_late", "_maps", "_pages", "device", "failure", "size")
     offset = 0
 
     def __init__(self, device: Device, size: int) -> None:
         self.device = device
         self.size = size
+        self.failure: Error | None = None
+        """Why it cannot be used, beside having been closed: it could not be made, or was deallocated."""
         self._closed = False
+        self._guarded = False  # whether a use has to be looked at: it is closed, or its memory is virtual
+        self._pages: PageTable | None = None  # of an address range (hal.virtual_memory)
+        self._late = False  # whether it waits for `Queue.provide`
         self._maps: list[Mapping] = []
 
     def __repr__(self) -> str:
@@ -107,13 +117,13 @@ class Buffer(ABC):
     ) -> Mapping:
         """The contents as host memory, until the mapping is closed; use it with `with`. Written bytes are visible afterwards.
 
-        A remote buffer is copied here and, if writable, back. Raises UsageError for a range outside the buffer, and when a
-        writable mapping would overlap another mapping.
+        A buffer of another machine is copied here and, if writable, back: `flush` and `invalidate` do that in between. With DISCARD
+        the old contents need not be there, and what is not written is undefined. Raises UsageError for a range outside the buffer,
+        and when a writable mapping would overlap another mapping.
         """
         offset, size = check_range(offset, size, self.size)
         self._check_open()
-        if not access & Access.READ_WRITE:
-            raise UsageError("a mapping needs Access.READ, Access.WRITE or both")
+        check_access(access)
         for other in self._maps:
             if offset < other.offset + other.size and other.offset < offset + size and (access | other.access) & Access.WRITE:
                 raise UsageError(
@@ -121,8 +131,13 @@ class Buffer(ABC):
                     "and one of the two is writable: close the first one",
                     code=Status.FAILED_PRECONDITION,
                 )
-        mapping = Mapping(self, access, offset, self._map(access, offset, size, timeout))
-        self._maps.append(mapping)
+        hold = None if self._pages is None else self._pages.enter(offset, size, access & Access.READ_WRITE)
+        try:
+            mapping = Mapping(self, access, offset, self._map(access, offset, size, timeout))
+            self._maps.append(mapping)
+        finally:
+            if hold is not None:
+                hold.over = True
         return mapping
 
     def close(self) -> None:
@@ -134,30 +149,86 @@ class Buffer(ABC):
             return
         if self._maps:
             raise UsageError("the buffer is mapped: close the mapping first", code=Status.FAILED_PRECONDITION)
-        self._closed = True
+        if self._pages is not None and not self.device._ended:
+            self._pages.claim_end()
+        self._closed = self._guarded = True
+        self._release()
+
+    def _end(self) -> None:
+        """Close it, whatever still uses it. Does not block."""
+        if not self._closed:
+            self._closed = self._guarded = True
+            self._abandon()
+
+    def _abandon(self) -> None:
+        """Driver: what `_release` does, where that may block and this must not."""
         self._release()
 
     def __enter__(self) -> Buffer:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self.close()
+        """Close it; with an error on its way, which a second one must not hide, although it is mapped."""
+        if kind is None or not self._maps:
+            self.close()
+        else:
+            self._end()
 
     def _check_open(self) -> None:
+        """Raise why it cannot be used; `_closed` is set whenever there is a reason."""
+        if self.failure is not None:
+            raise self.failure.copy()
         if self._closed:
             raise ClosedError(f"{self!r} was closed; allocate a new one")
+
+    def check_use(self, offset: int, size: int, access: Access) -> None:
+        """Raise ClosedError when it was closed, UsageError when its memory is virtual and these bytes cannot be used so now."""
+        self._check_open()
+        if self._pages is not None:
+            self._pages.check(offset, size, access)
+
+    def fail(self, error: Error) -> None:
+        """Driver: its memory will never be there; every use raises why."""
+        self.failure = error
+        self._end()
 
     def host_memory(self) -> memoryview | None:
         """The memory itself, writable, where the host can address it; None elsewhere. Nothing is ordered: the caller sees to it."""
         return None
 
+    def memory_at_turn(self) -> Callable[[], memoryview] | None:
+        """What gives `host_memory` when an operation's turn has come, though the buffer may be closed by then; None elsewhere."""
+        memory = self.host_memory()
+        return None if memory is None else lambda: memory
+
+    def place_at_turn(self) -> Callable[[], MemoryPlace] | None:
+        """What tells, like `memory_at_turn`, where the memory is in a file that others can map; None where it is in none."""
+        return None
+
+    @property
+    def holder(self) -> object:
+        """What lives exactly as long as the memory: open buffers and operations in flight hold it. For weak references."""
+        return self
+
     @abstractmethod
     def _map(self, access: Access, offset: int, size: int, timeout: float | None) -> memoryview:
         """Driver: host memory that shows the range, after waiting for the first queue."""
 
+    def _flush(self, mapping: Mapping, offset: int, size: int, timeout: float | None) -> None:
+        """Driver: what was written to a part of the mapping is on the device. Nothing to do where the mapping is the memory."""
+        self._check_open()
+
+    def _invalidate(self, mapping: Mapping, offset: int, size: int, timeout: float | None) -> None:
+        """Driver: a part of the mapping shows what the first queue has done. Where the mapping is the memory, waiting does it."""
+        self.device.queue.wait_idle(timeout)
+
     @abstractmethod
     def _unmap(self, mapping: Mapping) -> None:
         """Driver: make what was written through the mapping visible."""
+
+    def _take(self) -> Memory:
+        """Driver: its memory, which is the caller's alone from now on, beside by what was submitted before."""
+        raise UnsupportedError(f"{self.device.uri} gives memory back at close() only")
 
     @abstractmethod
     def _release(self) -> None:
@@ -171,13 +242,14 @@ class Mapping:
     Example: `with buffer.map() as mapping: mapping.view[0] = 7`.
     """
 
-    __slots__ = ("_view", "access", "buffer", "offset", "size")
+    __slots__ = ("_memory", "_view", "access", "buffer", "offset", "size")
 
     def __init__(self, buffer: Buffer, access: Access, offset: int, view: memoryview) -> None:
         self.buffer = buffer
         self.access = access
         self.offset = offset
         self.size = view.nbytes
+        self._memory = view  # writable, whatever the access
         self._view: memoryview | None = view if access & Access.WRITE else view.toreadonly()
 
     @property
@@ -186,6 +258,22 @@ class Mapping:
         if self._view is None:
             raise ClosedError("the mapping was closed; map the buffer again")
         return self._view
+
+    def flush(self, offset: int = 0, size: int | None = None, *, timeout: float | None = None) -> None:
+        """Publish what was written to a part of the mapping, now: what is submitted afterwards sees it. The mapping stays.
+
+        Raises UsageError for a part outside the mapping, and on a mapping without Access.WRITE.
+        """
+        offset, size = self._part(offset, size, Access.WRITE)
+        self.buffer._flush(self, offset, size, timeout)
+
+    def invalidate(self, offset: int = 0, size: int | None = None, *, timeout: float | None = None) -> None:
+        """Show in a part of the mapping what was submitted so far to the first queue; what was written and not flushed may be lost.
+
+        Raises UsageError for a part outside the mapping, and on a mapping without Access.READ.
+        """
+        offset, size = self._part(offset, size, Access.READ)
+        self.buffer._invalidate(self, offset, size, timeout)
 
     def tensor(self, dtype: str = "u1", shape: tuple[int, ...] | None = None) -> Tensor:
         """The bytes as an array for `np.from_dlpack` or `np.asarray`. `dtype` is like "f4" or "i8"; `shape` counts items."""
@@ -198,13 +286,29 @@ class Mapping:
                 self.buffer._unmap(self)
             finally:
                 self._view = None
+                self._memory = memoryview(b"")
                 self.buffer._maps.remove(self)
+
+    def _part(self, offset: int, size: int | None, access: Access) -> tuple[int, int]:
+        """A range of the mapping, which must be open and have this access."""
+        offset, size = check_range(offset, size, self.view.nbytes)
+        if not self.access & access:
+            raise UsageError(f"the mapping has no Access.{access.name}: map the range with it", code=Status.FAILED_PRECONDITION)
+        return offset, size
 
     def __enter__(self) -> Mapping:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
+
+
+def check_access(access: Access) -> None:
+    """Raise UsageError unless this is a way to map memory."""
+    if int(access) & ~7 or not access & Access.READ_WRITE:
+        raise UsageError(f"a mapping needs Access.READ, Access.WRITE or both, not {access!r}")
+    if access & Access.DISCARD and not access & Access.WRITE:
+        raise UsageError("Access.DISCARD goes with Access.WRITE: a mapping that only reads wants the contents")
 
 
 def check_range(offset: int, size: int | None, limit: int) -> tuple[int, int]:

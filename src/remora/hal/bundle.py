@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias, final
 from remora.errors import NotFoundError, UsageError
 from remora.hal.dlpack import host_bytes
 from remora.hal.manifest import MAX_MANIFEST_BYTES, Manifest, Member, encode_manifest, parse_manifest
+from remora.hal.specialization import ExecutableInfo
 from remora.hal.target import Target, choose_target
+from remora.hal.variant import applied
 
 if TYPE_CHECKING:
     import os
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from remora.hal.executable import KernelInfo
+    from remora.hal.variant import KernelVariant
 
 __all__ = ["Bundle"]
 
@@ -69,23 +72,29 @@ class Bundle:
     def from_parts(
         cls,
         name: str,
-        kernels: Sequence[KernelInfo],
+        kernels: ExecutableInfo | Sequence[KernelInfo],
         artifacts: Mapping[Target, bytes],
         sources: Mapping[str, bytes] | None = None,
+        variants: Mapping[Target, Mapping[str, KernelVariant]] | None = None,
     ) -> Bundle:
-        """A bundle of contracts, artifacts by target, and source files by name. Raises UsageError as `load` does."""
+        """A bundle of contracts, artifacts by target, and source files by name. Raises UsageError as `load` does.
+
+        `kernels` is all that the manifest says of the code, or the kernels alone. `variants` are what single artifacts have
+        otherwise, by the names of kernels.
+        """
         contents: dict[str, bytes] = {}
 
         def member(file: str, data: Any, target: Target | None) -> Member:
             contents[file] = content = bytes(host_bytes(data))
-            return Member(file, len(content), _sha256(content), target)
+            other = (variants or {}).get(target, {}) if target is not None else {}
+            return Member(file, len(content), _sha256(content), target, other)
 
         made = [
             member(f"artifacts/{target.family}/{target.key}/{name}", artifacts[target], Target(*target))
             for target in sorted(artifacts)
         ]
         told = [member(f"sources/{file}", data, None) for file, data in sorted((sources or {}).items())]
-        manifest = parse_manifest(encode_manifest(Manifest(name, tuple(kernels), tuple(made), tuple(told))))
+        manifest = parse_manifest(encode_manifest(Manifest(name, ExecutableInfo.of(kernels), tuple(made), tuple(told))))
         return cls(manifest, lambda each: contents[each.file])
 
     @property
@@ -96,7 +105,20 @@ class Bundle:
     @property
     def kernels(self) -> tuple[KernelInfo, ...]:
         """The contracts of the kernels; every artifact has them all."""
-        return self._manifest.kernels
+        return self._manifest.info.kernels
+
+    @property
+    def info(self) -> ExecutableInfo:
+        """Kernels, specialization constants and named globals; every artifact has them all."""
+        return self._manifest.info
+
+    def info_for(self, target: Target) -> ExecutableInfo:
+        """`info` as the artifact for this target has it: its compiler may have chosen another grid. `load` takes this one.
+
+        Raises NotFoundError when there is no artifact for it.
+        """
+        choose_target([target], self._artifacts)
+        return applied(self.info, self._artifacts[target].variants)
 
     @property
     def targets(self) -> tuple[Target, ...]:

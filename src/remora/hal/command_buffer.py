@@ -19,19 +19,24 @@ from remora.errors import ClosedError, Status, UsageError
 from remora.hal.buffer import Buffer, BufferView
 from remora.hal.dlpack import host_bytes
 from remora.hal.executable import Constants, Executable, Grid, Kernel
+from remora.hal.indirect import GRID_ALIGNMENT, GRID_BYTES, check_grid_place
 from remora.hal.records import (
+    BarrierRecord,
     Binding,
     CopyRecord,
     DispatchRecord,
     EventAction,
     EventRecord,
     FillRecord,
+    IndirectRecord,
     LabelRecord,
+    Launch,
     Patch,
     Record,
     Slot,
     UpdateRecord,
     resolve,
+    uses_of_records,
 )
 
 if TYPE_CHECKING:
@@ -39,6 +44,7 @@ if TYPE_CHECKING:
 
     from remora.hal.device import Device
     from remora.hal.event import Event
+    from remora.hal.page_table import Use
 
 __all__ = [
     "MAX_LABEL",
@@ -51,6 +57,7 @@ __all__ = [
     "EventAction",
     "EventRecord",
     "FillRecord",
+    "IndirectRecord",
     "LabelRecord",
     "Patch",
     "Record",
@@ -112,6 +119,7 @@ class CommandBuffer:
         self._open_fills: set[tuple[Slot, int]] = set()
         self._slot_copies: dict[tuple[int | Buffer, int | Buffer], SlotCopies] = {}
         self._owners: dict[int, tuple[Buffer | Executable, int]] = {}  # what records name, and the first that does, by id()
+        self._virtual = False  # whether a record names virtual memory
         self._labels = 0
         self._use = threading.Lock()
         self._used = False
@@ -130,14 +138,39 @@ class CommandBuffer:
 
     def dispatch(self, kernel: Kernel, grid: Grid, bindings: Sequence[Binding], constants: Constants = b"") -> int:
         """Record a kernel launch; returns its number, by which `execute` can patch it. Raises as `Queue.dispatch` does."""
+        packed, needs = self._check_launch(kernel, bindings, constants)
+        kernel.check_grid(grid)
+        record = DispatchRecord(kernel, grid, tuple(bindings), packed)
+        return self._add_launch(record, record.bindings, needs)
+
+    def dispatch_indirect(self, kernel: Kernel, grid: Binding, bindings: Sequence[Binding], constants: Constants = b"") -> int:
+        """Record a launch over the grid that the first 12 bytes of `grid` hold at this record's turn: x y z as u32 (H17, H18).
+
+        The records before it may write them. `execute` can patch its constants and bindings by the number that this returns, not
+        its grid. Raises as `Queue.dispatch_indirect` does; a grid that turns out to be too large fails the queue.
+        """
+        packed, needs = self._check_launch(kernel, bindings, constants)
+        if isinstance(grid, Slot):
+            self._check_slot(grid, GRID_BYTES, GRID_ALIGNMENT, f"{kernel.name}: the grid")
+            needs.append((grid, GRID_BYTES, GRID_ALIGNMENT))
+        else:
+            self._own(grid)
+            check_grid_place(grid)
+        record = IndirectRecord(kernel, grid, tuple(bindings), packed)
+        return self._add_launch(record, (grid, *record.bindings), needs)
+
+    def _check_launch(
+        self, kernel: Kernel, bindings: Sequence[Binding], constants: Constants
+    ) -> tuple[bytes, list[tuple[Binding, int, int]]]:
+        """Check all of a launch but its grid: (packed constants, what its slots need)."""
         self._check_recording()
         if kernel.executable.device is not self.device:
             raise UsageError(f"{kernel.name} was loaded on another device; load the bundle on this one")
         if kernel.executable.closed:
             raise ClosedError(f"the executable of {kernel.name} was closed; load it again")
         packed = kernel.pack(constants)
-        kernel.check_shape(grid, len(bindings))
-        needs: list[tuple[Slot, int, int]] = []
+        kernel.check_count(len(bindings))
+        needs: list[tuple[Binding, int, int]] = []
         for index, binding in enumerate(bindings):
             size, alignment = kernel.binding_need(index, packed)
             if isinstance(binding, Slot):
@@ -145,9 +178,7 @@ class CommandBuffer:
                 needs.append((binding, size, alignment))
             else:
                 kernel.check_binding(index, binding, size, alignment)
-        record = DispatchRecord(kernel, grid, tuple(bindings), packed)
-        self._owners.setdefault(id(kernel.executable), (kernel.executable, len(self.records)))
-        return self._add(record, record.bindings, needs)
+        return packed, needs
 
     def fill(self, target: Binding, pattern: bytes = b"\0") -> int:
         """Record a fill with a pattern of 1, 2 or 4 bytes."""
@@ -202,6 +233,11 @@ class CommandBuffer:
         """Record a wait: what follows runs once the event is set. Meanwhile the queue stands still; other queues go on."""
         return self._event(event, EventAction.WAIT)
 
+    def barrier(self) -> int:
+        """Record that what follows comes after everything before. Records run in order anyway; this says that it matters."""
+        self._check_recording()
+        return self._add(BarrierRecord())
+
     def push_label(self, text: str) -> int:
         """Name what follows, for traces and errors, until `pop_label`. Labels nest."""
         self._check_recording()
@@ -251,19 +287,25 @@ class CommandBuffer:
 
     # -- for Queue.execute ----------------------------------------------------------------------------------------------------
 
-    def check_execute(self, table: Sequence[Buffer | BufferView], patches: Mapping[int, Patch]) -> dict[int, DispatchRecord]:
-        """Check a table and patches; the patched records by number. Raises UsageError; then nothing was submitted.
+    def check_execute(
+        self, table: Sequence[Buffer | BufferView], patches: Mapping[int, Patch]
+    ) -> tuple[dict[int, Launch], Sequence[Use]]:
+        """Check a table and patches; the patched records by number, and how the execution would use virtual memory.
 
-        A patched record's bindings are not resolved: those that the patch leaves alone may be slots.
+        Raises UsageError; then nothing was submitted. A patched record's bindings are not resolved: those that the patch leaves
+        alone may be slots.
         """
         self._check_open()
         if not self._sealed:
             raise UsageError("seal() the command buffer first", code=Status.FAILED_PRECONDITION)
         self._check_owners()
-        self._check_table(table)
+        virtual = self._check_table(table) or self._virtual
         for pair, copies in self._slot_copies.items():
             self._check_copies(pair, copies, table)
-        return {number: self._patched(number, patch, table) for number, patch in patches.items()} if patches else {}
+        patched = {number: self._patched(number, patch, table) for number, patch in patches.items()} if patches else {}
+        if patched and not virtual:
+            virtual = any(resolve(place, table).buffer._guarded for record in patched.values() for place in record.bindings)
+        return patched, uses_of_records(self.records, table, patched) if virtual else ()
 
     def take(self) -> None:
         """Use it up, when it is for one execution. Raises UsageError when it was executed before; `give_back` undoes it."""
@@ -286,11 +328,14 @@ class CommandBuffer:
                 what = "buffer" if isinstance(owner, Buffer) else "executable"
                 raise ClosedError(f"record {number} names {owner!r}, which was closed: record anew with an open {what}")
 
-    def _check_table(self, table: Sequence[Buffer | BufferView]) -> None:
+    def _check_table(self, table: Sequence[Buffer | BufferView]) -> bool:
+        """Check a table; whether virtual memory is in it."""
+        virtual = False
         if len(table) != self.slots:
             raise UsageError(f"the binding table has {len(table)} entries, the command buffer {self.slots} slots")
         for entry in table:
             self._own(entry)
+            virtual = virtual or entry.buffer._guarded
         for index, (size, alignment) in self._needs.items():
             entry = table[index]
             if entry.size < size:
@@ -301,6 +346,7 @@ class CommandBuffer:
             size = table[slot.index].size - slot.offset
             if size % step:
                 raise UsageError(f"slot {slot.index}: a fill of {size} bytes is no whole number of {step}-byte patterns")
+        return virtual
 
     def _check_copies(
         self, pair: tuple[int | Buffer, int | Buffer], copies: SlotCopies, table: Sequence[Buffer | BufferView]
@@ -315,13 +361,16 @@ class CommandBuffer:
             assert isinstance(record, CopyRecord)
             check_apart(record.source.offset, record.target.offset + distance, record.size, f"record {number}, a copy")
 
-    def _patched(self, number: int, patch: Patch, table: Sequence[Buffer | BufferView]) -> DispatchRecord:
+    def _patched(self, number: int, patch: Patch, table: Sequence[Buffer | BufferView]) -> Launch:
         record = self.records[number] if 0 <= number < len(self.records) else None
-        if not isinstance(record, DispatchRecord):
+        if not isinstance(record, DispatchRecord | IndirectRecord):
             raise UsageError(f"record {number} is no dispatch; dispatch() returned the numbers that can be patched")
         kernel = record.kernel
+        if patch.grid is not None:
+            if isinstance(record, IndirectRecord):
+                raise UsageError(f"record {number}: the grid of {kernel.name} is what its buffer holds; write it there")
+            kernel.check_grid(patch.grid)
         packed = record.constants if patch.constants is None else kernel.pack(patch.constants)
-        grid = record.grid if patch.grid is None else patch.grid
         bindings = list(record.bindings)
         for index, patched in patch.bindings.items():
             if not 0 <= index < len(bindings):
@@ -329,10 +378,11 @@ class CommandBuffer:
             if isinstance(patched, Slot):
                 self._check_slot(patched, 0, 1, f"record {number}: binding {index}")
             bindings[index] = patched
-        kernel.check_shape(grid, len(bindings))
         for index, binding in enumerate(bindings):
             kernel.check_binding(index, resolve(binding, table), *kernel.binding_need(index, packed))
-        return DispatchRecord(kernel, grid, tuple(bindings), packed)
+        if isinstance(record, IndirectRecord):
+            return record._replace(bindings=tuple(bindings), constants=packed)
+        return DispatchRecord(kernel, patch.grid or record.grid, tuple(bindings), packed)
 
     # -- inside ---------------------------------------------------------------------------------------------------------------
 
@@ -342,12 +392,18 @@ class CommandBuffer:
             raise UsageError("the event belongs to another device; use one of this device.event()")
         return self._add(EventRecord(event, action))
 
+    def _add_launch(self, record: Launch, places: Sequence[Binding], needs: Sequence[tuple[Binding, int, int]]) -> int:
+        executable = record.kernel.executable
+        self._owners.setdefault(id(executable), (executable, len(self.records)))
+        return self._add(record, places, needs)
+
     def _add(self, record: Record, bindings: Sequence[Binding] = (), needs: Sequence[tuple[Binding, int, int]] = ()) -> int:
         """Take a record in, all of which was checked: from here on nothing raises."""
         number = len(self.records)
         for binding in bindings:
             if not isinstance(binding, Slot):
                 self._owners.setdefault(id(binding.buffer), (binding.buffer, number))
+                self._virtual = self._virtual or binding.buffer._guarded
         for slot, size, alignment in needs:
             if isinstance(slot, Slot):
                 most, strictest = self._needs.get(slot.index, (0, 1))

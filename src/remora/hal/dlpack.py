@@ -8,11 +8,12 @@ imported when the first tensor needs it: `import remora` stays free of ctypes.
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple, final
+from typing import Any, final
 
 from remora.errors import UsageError
+from remora.hal.dtypes import DTYPES
 
-__all__ = ["DTYPES", "DType", "Tensor", "host_bytes"]
+__all__ = ["Tensor", "host_bytes"]
 
 #: DLPack device types: https://dmlc.github.io/dlpack/latest/c_api.html (DLDeviceType).
 CPU = 1
@@ -20,31 +21,6 @@ CPU = 1
 _HOST_DEVICES = (1, 3, 11)
 _DEVICE_NAMES = {2: "cuda", 4: "opencl", 7: "vulkan", 8: "metal", 10: "rocm", 13: "cuda managed", 14: "oneapi", 15: "webgpu"}
 _MAJOR = 1
-
-
-class DType(NamedTuple):
-    """An element type: bytes an item, DLPack type code, and NumPy's spelling (empty where NumPy has none)."""
-
-    size: int
-    code: int
-    typestr: str
-
-
-DTYPES: dict[str, DType] = {
-    "i1": DType(1, 0, "|i1"),
-    "i2": DType(2, 0, "<i2"),
-    "i4": DType(4, 0, "<i4"),
-    "i8": DType(8, 0, "<i8"),
-    "u1": DType(1, 1, "|u1"),
-    "u2": DType(2, 1, "<u2"),
-    "u4": DType(4, 1, "<u4"),
-    "u8": DType(8, 1, "<u8"),
-    "f2": DType(2, 2, "<f2"),
-    "f4": DType(4, 2, "<f4"),
-    "f8": DType(8, 2, "<f8"),
-    "bf16": DType(2, 4, ""),
-    "b1": DType(1, 6, "|b1"),
-}
 
 
 def host_bytes(data: Any, *, writable: bool = False) -> memoryview:
@@ -148,8 +124,9 @@ class Tensor:
         """NumPy's array protocol, version 3. Raises UsageError for a type that NumPy has not: take it through DLPack."""
         typestr = DTYPES[self.dtype].typestr
         if not typestr:
+            plain = f"u{DTYPES[self.dtype].size}"
             raise UsageError(
-                f"NumPy has no {self.dtype}; make the tensor as 'u2' and view it, or pass it by DLPack to a library that has"
+                f"NumPy has no {self.dtype}; make the tensor as {plain!r} and view it, or pass it by DLPack to a library that has"
             )
         return {"version": 3, "typestr": typestr, "shape": self.shape, "data": memoryview(self.view)}
 
@@ -170,6 +147,9 @@ class Tensor:
         Raises UsageError for a stream or another device than the host, and for read-only memory when the consumer knows only
         the older DLPack, which cannot say so.
         """
+        dtype = DTYPES[self.dtype]
+        if dtype.code < 0:
+            raise UsageError(f"DLPack has no {self.dtype} of one byte an item; make the tensor as 'u1' and view it")
         if stream is not None:
             raise UsageError("host memory has no stream; pass stream=None")
         if dl_device is not None and tuple(dl_device) != (CPU, 0):
@@ -182,5 +162,4 @@ class Tensor:
             raise UsageError("read-only memory needs a consumer with DLPack 1.0; pass copy=True, or map for writing")
         from remora.hal.dlpack_capsule import export_capsule
 
-        dtype = DTYPES[self.dtype]
         return export_capsule(view, dtype.code, dtype.size, self.shape, versioned=versioned, copied=bool(copy))

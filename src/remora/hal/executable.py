@@ -12,11 +12,15 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, TypeAlias
 
-from remora.errors import NotFoundError, Status, UsageError
+from remora.errors import ClosedError, NotFoundError, Status, UnsupportedError, UsageError
 from remora.hal.buffer import Access, Buffer, BufferView
+from remora.hal.named_globals import NamedGlobals
+from remora.hal.page_table import Use, uses_of
+from remora.hal.specialization import CONSTANT_CODES, ExecutableInfo, GlobalRule, values_of
 
 if TYPE_CHECKING:
     from remora.hal.device import Device
+    from remora.hal.exports import Export
     from remora.hal.target import Target
 
 __all__ = ["BindingRule", "ConstantRule", "Constants", "Executable", "Grid", "GridRule", "Kernel", "KernelInfo"]
@@ -24,8 +28,6 @@ __all__ = ["BindingRule", "ConstantRule", "Constants", "Executable", "Grid", "Gr
 Grid: TypeAlias = "tuple[int, int, int]"
 Constants: TypeAlias = "bytes | Sequence[int | float]"
 
-#: struct codes of the constant types a manifest may name; every constant takes whole 32-bit words, as the IREE ABI passes them.
-CONSTANT_CODES = {"u32": "I", "i32": "i", "f32": "f", "u64": "Q", "i64": "q", "f64": "d"}
 MAX_GRID = (1 << 32) - 1, (1 << 32) - 1, (1 << 16) - 1
 
 
@@ -123,22 +125,41 @@ class Kernel:
             wanted = ", ".join(f"{rule.name}: {rule.type}" for rule in self.info.constants) or "none"
             raise UsageError(f"{self.name} takes the constants ({wanted}), got {constants!r}: {error}") from None
 
-    def check(self, grid: Grid, bindings: Sequence[Buffer | BufferView], constants: bytes) -> None:
-        """Check a dispatch against the contract. Raises UsageError that names the binding and says what it needs."""
+    def check(self, grid: Grid, bindings: Sequence[Buffer | BufferView], constants: bytes) -> Sequence[Use]:
+        """Check a dispatch against the contract. Raises UsageError that names the binding and says what it needs.
+
+        Returns how it uses virtual memory, which only its submission can check.
+        """
         self.check_shape(grid, len(bindings))
         device, values = self.executable.device, self._pack.unpack(constants)
-        for binding, (index, fixed, constant, scale, alignment) in zip(bindings, self._extents, strict=True):
+        for binding, (_, fixed, constant, scale, alignment) in zip(bindings, self._extents, strict=True):
             owner = binding.buffer
             size = fixed if constant < 0 else fixed + scale * values[constant]
-            if owner.device is not device or owner._closed or binding.size < size or binding.offset % alignment:
-                self.check_binding(index, binding, size, alignment)
+            if owner.device is not device or owner._guarded or binding.size < size or binding.offset % alignment:
+                return self._check_each(bindings, constants)
+        return ()
+
+    def _check_each(self, bindings: Sequence[Buffer | BufferView], constants: bytes) -> Sequence[Use]:
+        for index, binding in enumerate(bindings):
+            self.check_binding(index, binding, *self.binding_need(index, constants))
+        rules = self.info.bindings
+        return uses_of((binding, binding.size, rule.access) for binding, rule in zip(bindings, rules, strict=True))
 
     def check_shape(self, grid: Grid, bindings: int) -> None:
         """Check what a dispatch has without looking into its bindings: their number, and the grid."""
+        self.check_count(bindings)
+        self.check_grid(grid)
+
+    def check_operands(self, bindings: Sequence[Buffer | BufferView], constants: bytes) -> Sequence[Use]:
+        """Check a dispatch as `check` does, but for its grid, which is not known yet."""
+        self.check_count(len(bindings))
+        return self._check_each(bindings, constants)
+
+    def check_count(self, bindings: int) -> None:
+        """Raise UsageError unless a dispatch has this many bindings."""
         if bindings != len(self._extents):
             wanted = ", ".join(rule.name for rule in self.info.bindings) or "none"
             raise UsageError(f"{self.name} takes {len(self._extents)} bindings ({wanted}), got {bindings}")
-        self._check_grid(grid)
 
     def binding_need(self, index: int, constants: bytes) -> tuple[int, int]:
         """(bytes, alignment) that binding `index` must have under these packed constants."""
@@ -160,7 +181,8 @@ class Kernel:
         if binding.offset % alignment:
             raise UsageError(f"{self.name}: binding {index} must start at a multiple of {alignment} bytes, not {binding.offset}")
 
-    def _check_grid(self, grid: Grid) -> None:
+    def check_grid(self, grid: Grid) -> None:
+        """Raise UsageError unless the kernel can be run over this grid."""
         fixed = self.info.grid.fixed
         if fixed is not None and grid != fixed:
             raise UsageError(f"{self.name} was compiled for the grid {fixed}, got {grid}")
@@ -176,16 +198,23 @@ class Kernel:
 class Executable(Mapping[str, Kernel]):
     """Machine code loaded on a device: a mapping of kernel names to kernels. Made by `device.load(bundle)`.
 
+    `info` is what the manifest says of it, `constants` are the values that it was specialized with.
+
     Example: `kernels = device.load(bundle); add = kernels["add"]`.
     """
 
     closed = False
     """Whether `close()` was called."""
 
-    def __init__(self, device: Device, target: Target, infos: Sequence[KernelInfo]) -> None:
+    def __init__(
+        self, device: Device, target: Target, told: ExecutableInfo | Sequence[KernelInfo], words: Sequence[int] = ()
+    ) -> None:
         self.device = device
         self.target = target
-        self._kernels = {info.name: Kernel(self, ordinal, info) for ordinal, info in enumerate(infos)}
+        self.info = info = ExecutableInfo.of(told)
+        self.constants = values_of(info.constants, words)
+        self._told_exports: tuple[Export, ...] | None = None
+        self._kernels = {kernel.name: Kernel(self, ordinal, kernel) for ordinal, kernel in enumerate(info.kernels)}
 
     @cached_property
     def ordered(self) -> tuple[Kernel, ...]:
@@ -211,5 +240,42 @@ class Executable(Mapping[str, Kernel]):
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.target}: {', '.join(self._kernels)}>"
 
+    @property
+    def exports(self) -> tuple[Export, ...]:
+        """What the artifact itself says of its entry points, by ordinal; those that the manifest does not name too.
+
+        Loading has compared it with the manifest. A remote device asks for it when it is first read, one round trip for 256
+        exports. Raises UnsupportedError where the driver does not look into artifacts.
+        """
+        if self.closed:
+            raise self._closed_error()
+        if self._told_exports is None:  # not a cached_property, which holds a lock that all executables of the process share
+            self._told_exports = self._exports()
+        return self._told_exports
+
+    @cached_property
+    def globals(self) -> NamedGlobals:
+        """The named globals, as buffers: `executable.globals["total"]`."""
+        return NamedGlobals(self)
+
     def close(self) -> None:
-        """Unload the code once everything submitted so far is done with it. Safe to repeat."""
+        """Unload the code once everything submitted so far is done with it, and close its globals. Safe to repeat.
+
+        Raises UsageError while a global is mapped.
+        """
+
+    def _exports(self) -> tuple[Export, ...]:
+        """Driver: what the artifact records of its entry points."""
+        raise UnsupportedError(f"{self.device.info.driver} devices do not look into artifacts; `info` is what the manifest says")
+
+    def _global(self, rule: GlobalRule) -> Buffer:
+        """Driver: a new buffer that is this global's memory; the executable is open, and the rule is one of its own."""
+        raise UnsupportedError(f"{self.device.info.driver} devices have no named globals; pass the memory as a binding")
+
+    def _close_globals(self) -> None:
+        """Driver: what `close` does first."""
+        if self.info.globals:
+            self.globals.close()
+
+    def _closed_error(self) -> ClosedError:
+        return ClosedError(f"the executable of {', '.join(self._kernels)} was closed; load it again")

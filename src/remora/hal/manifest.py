@@ -5,24 +5,32 @@
                   "bindings": [{"name": "a", "access": "read", "bytes": 0, "constant": "n", "scale": 4, "alignment": 4}],
                   "constants": [{"name": "n", "type": "u32"}],
                   "grid": {"elements": [16384, 1, 1], "fixed": null}}],
-     "artifacts": [{"target": "cpu:x86_64-v3", "file": "artifacts/cpu/x86_64-v3/vector.so", "bytes": 1234, "sha256": "…"}],
+     "constants": [{"name": "FACTOR", "type": "u32", "ordinal": 0, "default": null}],
+     "globals": [{"name": "total", "export": "total", "size": 8}],
+     "artifacts": [{"target": "cpu:x86_64-v3", "file": "artifacts/cpu/x86_64-v3/vector.so", "bytes": 1234, "sha256": "…",
+                    "variants": {"add_i32": {"grid": {"elements": [256, 1, 1]}}}}],
      "sources": [{"file": "sources/vector.c", "bytes": 99, "sha256": "…"}]}
 
 Everything is checked and nothing is guessed: an unknown key, a wrong type or an absurd size is a UsageError that names the place,
-such as `kernels[0].bindings[1].access`. Keys with a default in hal.executable may be left out; writing writes them all.
+such as `kernels[0].bindings[1].access`. Keys with a default in hal.executable may be left out; writing writes them all, but
+`constants` (for specialization), `globals` and `variants` only where there are some. Without an ordinal a constant follows the one
+before. `variants` are what one artifact has otherwise: the export, workgroup and grid of some of its kernels.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from remora.errors import UnsupportedError, UsageError
 from remora.hal.buffer import Access
-from remora.hal.executable import CONSTANT_CODES, MAX_GRID, BindingRule, ConstantRule, GridRule, KernelInfo
+from remora.hal.executable import MAX_GRID, BindingRule, ConstantRule, GridRule, KernelInfo
+from remora.hal.specialization import CONSTANT_CODES, ExecutableInfo, GlobalRule, SpecializationRule
 from remora.hal.target import Target
+from remora.hal.variant import KernelVariant
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -33,9 +41,9 @@ __all__ = [
     "MAX_MANIFEST_BYTES",
     "Manifest",
     "Member",
-    "encode_kernels",
+    "encode_info",
     "encode_manifest",
-    "parse_kernels",
+    "parse_info",
     "parse_manifest",
 ]
 
@@ -49,6 +57,10 @@ MAX_FILES = 256
 MAX_BINDINGS = 64
 MAX_CONSTANTS = 64
 MAX_ALIGNMENT = 1 << 16
+#: 32-bit words of specialization constants, and named globals with their bytes.
+MAX_WORDS = 1024
+MAX_GLOBALS = 256
+MAX_GLOBAL_BYTES = 1 << 32
 _U32 = (1 << 32) - 1
 _ACCESS = {"read": Access.READ, "write": Access.WRITE, "read_write": Access.READ_WRITE}
 _NAME = re.compile(r"[^\x00-\x1f\x7f]{1,256}")
@@ -61,12 +73,13 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A file of the bundle: its path inside, its size in bytes, its SHA-256 in hex, and for an artifact its target."""
+    """A file of the bundle: its path inside, its size in bytes, its SHA-256 in hex, and for an artifact its target and variants."""
 
     file: str
     bytes: int
     sha256: str
     target: Target | None = None
+    variants: Mapping[str, KernelVariant] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +87,7 @@ class Manifest:
     """A checked manifest."""
 
     name: str
-    kernels: tuple[KernelInfo, ...]
+    info: ExecutableInfo
     artifacts: tuple[Member, ...]
     sources: tuple[Member, ...]
 
@@ -150,11 +163,13 @@ def parse_manifest(data: bytes) -> Manifest:
     except (ValueError, RecursionError) as error:
         raise UsageError(f"manifest: no valid JSON: {error}") from None
     _check_format(value)
-    top = _Node(value, "").fields(("format", "name", "kernels", "artifacts"), ("sources",))
-    kernels = _unique(top["kernels"].items(MAX_KERNELS, 1), _kernel, lambda kernel: kernel.name)
-    artifacts = _unique(top["artifacts"].items(MAX_FILES, 1), _artifact, lambda member: str(member.target))
+    top = _Node(value, "").fields(("format", "name", "kernels", "artifacts"), ("sources", "constants", "globals"))
+    info = _info(top)
+    kernels = {kernel.name: kernel.name for kernel in info.kernels}
+    nodes = top["artifacts"].items(MAX_FILES, 1)
+    artifacts = _unique(nodes, lambda node: _artifact(node, kernels), lambda member: str(member.target))
     sources = _unique(top["sources"].items(MAX_FILES), _source, lambda member: member.file) if "sources" in top else ()
-    return Manifest(top["name"].text(_FILE, "a word of letters, digits and _.+-"), kernels, artifacts, sources)
+    return Manifest(top["name"].text(_FILE, "a word of letters, digits and _.+-"), info, artifacts, sources)
 
 
 def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -187,6 +202,59 @@ def _unique(nodes: list[_Node], parse: Callable[[_Node], T], key: Callable[[T], 
             raise UsageError(f"manifest: {node.path}: {key(entry)} is there already")
         parsed[key(entry)] = entry
     return tuple(parsed.values())
+
+
+def _info(top: dict[str, _Node]) -> ExecutableInfo:
+    kernels = _unique(top["kernels"].items(MAX_KERNELS, 1), _kernel, lambda kernel: kernel.name)
+    constants = _specializations(top["constants"]) if "constants" in top else ()
+    owned: tuple[GlobalRule, ...] = ()
+    if "globals" in top:
+        owned = _unique(top["globals"].items(MAX_GLOBALS), _global, lambda rule: rule.name)
+    return ExecutableInfo(kernels, constants, owned)
+
+
+def _specializations(node: _Node) -> tuple[SpecializationRule, ...]:
+    """Rules that cover the words from 0 on, each once."""
+    following = 0
+
+    def parse(each: _Node) -> SpecializationRule:
+        nonlocal following
+        rule = _specialization(each, following)
+        following = rule.ordinal + rule.words
+        return rule
+
+    rules = _unique(node.items(MAX_WORDS), parse, lambda rule: rule.name)
+    expected = 0
+    for rule in sorted(rules, key=lambda rule: rule.ordinal):
+        if rule.ordinal != expected:
+            raise UsageError(f"manifest: {node.path}: {rule.name} begins at word {rule.ordinal}, it has to be {expected}")
+        expected += rule.words
+    return rules
+
+
+def _specialization(node: _Node, following: int) -> SpecializationRule:
+    fields = node.fields(("name",), ("type", "ordinal", "default"))
+    rule = SpecializationRule(
+        fields["name"].name(),
+        fields["type"].choice({kind: kind for kind in CONSTANT_CODES}) if "type" in fields else "u32",
+        fields["ordinal"].whole(0, MAX_WORDS - 1) if "ordinal" in fields else following,
+    )
+    if "default" not in fields or fields["default"].value is None:
+        return rule
+    default = fields["default"]
+    if type(default.value) not in ((int, float) if rule.type[0] == "f" else (int,)):
+        raise default.refuse(f"a number of type {rule.type}")
+    try:
+        rule.pack(default.value)
+    except UsageError:
+        raise default.refuse(f"a number of type {rule.type}") from None
+    return replace(rule, default=default.value)
+
+
+def _global(node: _Node) -> GlobalRule:
+    fields = node.fields(("name", "size"), ("export",))
+    export = fields["export"].name() if "export" in fields and fields["export"].value != "" else ""
+    return GlobalRule(fields["name"].name(), fields["size"].whole(1, MAX_GLOBAL_BYTES), export)
 
 
 def _kernel(node: _Node) -> KernelInfo:
@@ -248,13 +316,26 @@ def _triple(node: _Node, low: int, high: tuple[int, int, int] = MAX_GRID) -> tup
     return x, y, z
 
 
-def _artifact(node: _Node) -> Member:
-    fields = node.fields(("target", "file", "bytes", "sha256"))
+def _artifact(node: _Node, kernels: dict[str, str]) -> Member:
+    fields = node.fields(("target", "file", "bytes", "sha256"), ("variants",))
     target = fields["target"]
     family, _, key = target.value.partition(":") if isinstance(target.value, str) else ("", "", "")
     if not _FILE.fullmatch(family) or not _FILE.fullmatch(key):
         raise target.refuse("family:key, such as cpu:x86_64-v3")
-    return _member(fields, f"artifacts/{family}/{key}/", MAX_ARTIFACT_BYTES, Target(family, key))
+    member = _member(fields, f"artifacts/{family}/{key}/", MAX_ARTIFACT_BYTES, Target(family, key))
+    if "variants" not in fields:
+        return member
+    there = fields["variants"].fields((), kernels)
+    return replace(member, variants={name: _variant(each) for name, each in there.items()})
+
+
+def _variant(node: _Node) -> KernelVariant:
+    fields = node.fields((), ("export", "workgroup", "grid"))
+    return KernelVariant(
+        fields["export"].name() if "export" in fields else "",
+        _triple(fields["workgroup"], 1) if "workgroup" in fields else None,
+        _grid(fields["grid"]) if "grid" in fields else None,
+    )
 
 
 def _source(node: _Node) -> Member:
@@ -273,27 +354,38 @@ def encode_manifest(manifest: Manifest) -> bytes:
     value = {
         "format": FORMAT,
         "name": manifest.name,
-        "kernels": [_kernel_value(kernel) for kernel in manifest.kernels],
+        **_info_value(manifest.info),
         "artifacts": [_member_value(member) for member in manifest.artifacts],
         "sources": [_member_value(member) for member in manifest.sources],
     }
     return (json.dumps(value, sort_keys=True, indent=1, ensure_ascii=False) + "\n").encode("utf-8", "surrogatepass")
 
 
-def encode_kernels(kernels: Iterable[KernelInfo]) -> bytes:
-    """The contracts alone, as JSON: what travels beside an artifact that is loaded on a server."""
-    return json.dumps([_kernel_value(kernel) for kernel in kernels], separators=(",", ":"), ensure_ascii=False).encode()
+def encode_info(info: ExecutableInfo) -> bytes:
+    """What a manifest says of the code, as JSON: this travels beside an artifact that is loaded on a server."""
+    return json.dumps(_info_value(info), separators=(",", ":"), ensure_ascii=False).encode()
 
 
-def parse_kernels(data: bytes) -> tuple[KernelInfo, ...]:
-    """Check contracts that came from elsewhere, as strictly as a manifest. Raises UsageError that names the place."""
+def parse_info(data: bytes) -> ExecutableInfo:
+    """Check what came from elsewhere, as strictly as a manifest. Raises UsageError that names the place."""
     try:
         value = json.loads(data.decode("utf-8"), object_pairs_hook=_no_duplicates, parse_constant=_no_constant)
     except UsageError:
         raise
     except (ValueError, RecursionError) as error:
-        raise UsageError(f"kernels: no valid JSON: {error}") from None
-    return _unique(_Node(value, "kernels").items(MAX_KERNELS, 1), _kernel, lambda kernel: kernel.name)
+        raise UsageError(f"manifest: no valid JSON: {error}") from None
+    return _info(_Node(value, "").fields(("kernels",), ("constants", "globals")))
+
+
+def _info_value(info: ExecutableInfo) -> dict[str, Any]:
+    value: dict[str, Any] = {"kernels": [_kernel_value(kernel) for kernel in info.kernels]}
+    if info.constants:
+        value["constants"] = [
+            {"name": rule.name, "type": rule.type, "ordinal": rule.ordinal, "default": rule.default} for rule in info.constants
+        ]
+    if info.globals:
+        value["globals"] = [{"name": rule.name, "export": rule.export, "size": rule.size} for rule in info.globals]
+    return value
 
 
 def _kernel_value(kernel: KernelInfo) -> dict[str, Any]:
@@ -303,8 +395,12 @@ def _kernel_value(kernel: KernelInfo) -> dict[str, Any]:
         "workgroup": kernel.workgroup,
         "bindings": [_binding_value(rule) for rule in kernel.bindings],
         "constants": [{"name": rule.name, "type": rule.type} for rule in kernel.constants],
-        "grid": {"elements": kernel.grid.elements, "fixed": kernel.grid.fixed},
+        "grid": _grid_value(kernel.grid),
     }
+
+
+def _grid_value(rule: GridRule) -> dict[str, Any]:
+    return {"elements": rule.elements, "fixed": rule.fixed}
 
 
 def _binding_value(rule: BindingRule) -> dict[str, Any]:
@@ -321,4 +417,17 @@ def _binding_value(rule: BindingRule) -> dict[str, Any]:
 
 def _member_value(member: Member) -> dict[str, Any]:
     value: dict[str, Any] = {"file": member.file, "bytes": member.bytes, "sha256": member.sha256}
-    return value if member.target is None else {**value, "target": str(member.target)}
+    if member.target is not None:
+        value["target"] = str(member.target)
+    if member.variants:
+        value["variants"] = {name: _variant_value(variant) for name, variant in member.variants.items()}
+    return value
+
+
+def _variant_value(variant: KernelVariant) -> dict[str, Any]:
+    value: dict[str, Any] = {"export": variant.export} if variant.export else {}
+    if variant.workgroup is not None:
+        value["workgroup"] = variant.workgroup
+    if variant.grid is not None:
+        value["grid"] = _grid_value(variant.grid)
+    return value

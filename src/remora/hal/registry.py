@@ -18,7 +18,10 @@ __all__ = ["DRIVERS", "Driver", "find_driver", "open_devices"]
 #: Scheme -> module with `open_devices(uri)`. `remote-` schemes all belong to drivers.remote.
 DRIVERS: dict[str, str] = {
     "cpu": "remora.drivers.cpu",
+    "cuda": "remora.drivers.cuda",
     "null": "remora.drivers.null",
+    "opencl": "remora.drivers.opencl",
+    "vulkan": "remora.drivers.vulkan",
 }
 REMOTE = "remora.drivers.remote"
 #: Entry-point group where other packages register drivers: `name = "package.module"` gives the scheme `name`.
@@ -39,7 +42,7 @@ def find_driver(scheme: str) -> Driver:
     """The driver module for a scheme. Raises NotFoundError that lists the known schemes."""
     path = REMOTE if scheme.startswith("remote-") else DRIVERS.get(scheme) or _entry_point(scheme)
     if path is None:
-        known = ", ".join([*DRIVERS, "remote-tcp", "remote-unix", "remote-loopback"])
+        known = ", ".join([*DRIVERS, "remote-tcp", "remote-unix", "remote-shm", "remote-loopback"])
         raise NotFoundError(
             f"no driver for {scheme!r}; known: {known}. A package adds one by the entry point group {ENTRY_POINTS!r}"
         )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, final
 
 from remora.errors import DeadlineError, Error, UsageError
 
@@ -16,9 +16,11 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable, Generator
 
-__all__ = ["MAX_VALUE", "Semaphore", "Timepoint", "Waiter"]
+__all__ = ["MAX_VALUE", "Points", "Semaphore", "Timepoint", "Waiter"]
 
 MAX_VALUE = (1 << 64) - 1
+#: What an operation waits for, and what it signals.
+Points: TypeAlias = "tuple[Timepoint, ...]"
 
 
 class Waiter:
@@ -62,6 +64,8 @@ class Semaphore:
     """
 
     __slots__ = ("__weakref__", "_failure", "_lock", "_value", "_waiters", "name")
+    watch: ClassVar[Callable[[Semaphore, int, float | None], bool] | None] = None
+    """Does `_wait_until` for a trace, which keeps the time of each wait that blocks."""
 
     def __init__(self, initial: int = 0, name: str = "semaphore") -> None:
         if not 0 <= initial <= MAX_VALUE:
@@ -125,7 +129,8 @@ class Semaphore:
         if self._value >= value:
             return
         deadline = None if timeout is None else time.monotonic() + timeout
-        if not self._wait_until(value, deadline):
+        watch = Semaphore.watch
+        if not (self._wait_until(value, deadline) if watch is None else watch(self, value, deadline)):
             shown = f"{timeout * 1e3:.0f} ms" if timeout is not None and timeout < 1 else f"{timeout} s"
             raise DeadlineError(f"{self.name} is at {self._value} and did not reach {value} within {shown}")
 
@@ -146,8 +151,8 @@ class Semaphore:
     def _wait_until(self, value: int, deadline: float | None) -> bool:
         """Wait to a monotonic deadline; False when it passed first. Raises the failure."""
         waiter = Waiter(value)
-        self._waiters.append(waiter)
         try:
+            self._waiters.append(waiter)
             while not self._settled(value):
                 if not self._park(waiter, deadline):
                     return False

@@ -1,18 +1,19 @@
-"""From an address to an operational session: HELLO, ACCEPT, and the other two lanes (H03, H04)."""
+"""From an address to an operational session: HELLO, ACCEPT, and the other lanes (H03, H04)."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from time import monotonic
 
 from remora.base.uri import Uri
 from remora.carriers import registry
-from remora.carriers.carrier import Carrier, Keepalive
+from remora.carriers.carrier import Capability, Carrier, Keepalive
 from remora.errors import BrokenError, DeadlineError, Error, PeerError
 from remora.session.events import Accepted, Failed
 from remora.session.keepalive import HeartbeatOptions
 from remora.session.session import Session
-from remora.session.state import Lane, Role
-from remora.wire.bootstrap import Hello
+from remora.session.state import Lane, Role, lanes_of
+from remora.wire.bootstrap import CAPABILITY_SHARED, Accept, Hello
 
 __all__ = ["BOOTSTRAP_TIMEOUT", "CONNECT_TIMEOUT", "connect_session"]
 
@@ -27,21 +28,28 @@ def connect_session(
 ) -> tuple[Session, dict[Lane, Carrier]]:
     """Connect to a server. `uri` is a carrier address. On any failure every connection made here is closed.
 
+    What the query of the address asks for is for small commands: connections of the bulk lane are made without it.
+
     Raises BrokenError (unreachable, gone, not remora, another version), DeadlineError, or the server's reason for refusing.
     """
     deadline = monotonic() + timeout
     keepalive = Keepalive(heartbeat.interval, heartbeat.deadline)
-    session = Session(Role.CLIENT, str(uri), monotonic(), heartbeat)
+    plain = Uri(uri.scheme, uri.place)
+    session = Session(Role.CLIENT, str(plain), monotonic(), heartbeat)
     carriers: dict[Lane, Carrier] = {}
+
+    def connect(lane: Lane) -> Carrier:
+        address = plain if lane >= Lane.BULK else uri
+        carriers[lane] = registry.connect(address, timeout=max(0.001, deadline - monotonic()), keepalive=keepalive)
+        carriers[lane].activate()
+        return carriers[lane]
+
     try:
-        for lane in Lane:
-            carriers[lane] = registry.connect(uri, timeout=max(0.001, deadline - monotonic()), keepalive=keepalive)
-            carriers[lane].activate()
-            if lane is Lane.CONTROL:
-                _greet(session, carriers[lane], hello, min(deadline, monotonic() + BOOTSTRAP_TIMEOUT))
-            else:
-                carriers[lane].send_all(session.join_message(lane), timeout=max(0.001, deadline - monotonic()))
-        for lane in (Lane.QUEUE, Lane.BULK):
+        accept = _greet(session, connect(Lane.CONTROL), hello, min(deadline, monotonic() + BOOTSTRAP_TIMEOUT))
+        lanes = lanes_of(accept.bulk)[1:]
+        for lane in lanes:
+            connect(lane).send_all(session.join_message(lane), timeout=max(0.001, deadline - monotonic()))
+        for lane in lanes:
             _await_joined(session, carriers, lane, min(deadline, monotonic() + BOOTSTRAP_TIMEOUT))
     except BaseException:
         for carrier in carriers.values():
@@ -51,8 +59,10 @@ def connect_session(
     return session, carriers
 
 
-def _greet(session: Session, control: Carrier, hello: Hello, deadline: float) -> None:
+def _greet(session: Session, control: Carrier, hello: Hello, deadline: float) -> Accept:
     begin = monotonic()
+    if Capability.POSIX_FD not in control.capabilities:
+        hello = replace(hello, capabilities=hello.capabilities & ~CAPABILITY_SHARED)
     session.greet(hello)
     control.send_all(session.take(Lane.CONTROL), timeout=max(0.001, deadline - monotonic()))
     while session.accepted is None:
@@ -70,6 +80,7 @@ def _greet(session: Session, control: Carrier, hello: Hello, deadline: float) ->
             if isinstance(event, Failed):
                 raise _placed(event.error, session.peer)
             assert isinstance(event, Accepted)  # in this state there is no other
+    return session.accepted
 
 
 def _await_joined(session: Session, carriers: dict[Lane, Carrier], lane: Lane, deadline: float) -> None:

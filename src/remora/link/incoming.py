@@ -2,14 +2,16 @@
 
 A transfer becomes known here by its START or by `expect`, whichever is first. Without a destination it is staged, which is bounded
 in number and bytes. A transfer that was refused here before its START came is dropped when it comes.
+
+A lane may have several strands. On strand 0 a transfer's frames come in order, without a destination only there. DATA on another
+strand may overtake its START and come after its COMPLETE: a transfer ends when all bytes have landed as well.
 """
 
 from __future__ import annotations
 
 from remora.errors import Error, PeerError, UsageError
-from remora.link.outgoing import MAX_STAGED
 from remora.link.transfer import Done
-from remora.session.transfers import FREE, ChunkTracker
+from remora.session.transfers import FREE, MAX_STAGED, MIN_STAGING, ChunkTracker
 from remora.wire.bulk import BulkHeader
 
 __all__ = ["Incoming", "ReceiveTable"]
@@ -17,32 +19,38 @@ __all__ = ["Incoming", "ReceiveTable"]
 #: Transfers that were refused here and may still be on their way.
 MAX_REFUSED = 1024
 #: Staging blocks that are kept for the next transfer.
-MAX_POOL = 2
+MAX_POOL = 8
 
 
 class Incoming:
-    """A transfer on its way here. `error` is why it was given up while its bytes were being received."""
+    """A transfer on its way here. `error` is why it was given up while its bytes were being received.
 
-    __slots__ = ("complete", "done", "error", "staged", "tracker", "view")
+    `beyond`: bytes that were staged beyond FREE. `landing`: chunks that are being received.
+    """
+
+    __slots__ = ("beyond", "complete", "done", "error", "landing", "staged", "started", "tracker", "view")
 
     def __init__(self) -> None:
         self.view: memoryview | None = None
         self.done: Done | None = None
         self.tracker: ChunkTracker | None = None
         self.staged: list[tuple[int, memoryview]] = []
-        self.complete = False
+        self.beyond = self.landing = 0
+        self.started = self.complete = False
         self.error: Error | None = None
 
 
 class ReceiveTable:
-    """Transfers that come in."""
+    """Transfers that come in. `budget`: bytes that are staged for transfers without a destination, at least MIN_STAGING."""
 
-    def __init__(self) -> None:
+    def __init__(self, budget: int = MIN_STAGING, strands: int = 1) -> None:
+        self._strands = strands
+        self._spare = budget - MIN_STAGING
         self._table: dict[int, Incoming] = {}
         self._unplaced: set[int] = set()
         self._refused: dict[int, None] = {}
         self._pool: list[memoryview] = []
-        self._current: Incoming | None = None
+        self._leaving: set[Incoming] = set()  # given up while they land
 
     def expect(self, transfer_id: int, view: memoryview, done: Done) -> bool:
         """Give a transfer its destination; True when everything was here before.
@@ -57,23 +65,30 @@ class ReceiveTable:
             raise UsageError(f"the transfer {transfer_id} is expected already; an id is used once")
         self._unplaced.discard(transfer_id)
         incoming.view, incoming.done = view, done
-        self._settle(transfer_id, incoming)
-        return self._finished(transfer_id, incoming)
-
-    def _settle(self, transfer_id: int, incoming: Incoming) -> None:
-        """With both a START and a destination: move what was staged there."""
-        view, tracker = incoming.view, incoming.tracker
-        if view is None or tracker is None:
-            return
+        tracker = incoming.tracker = incoming.tracker or ChunkTracker(view.nbytes)
         if view.nbytes != tracker.total:
-            raise PeerError(f"the transfer {transfer_id} has {tracker.total} bytes, its command says {view.nbytes}")
+            raise PeerError(_other_size(transfer_id, tracker.total, view.nbytes))
         for offset, data in incoming.staged:
             view[offset : offset + len(data)] = data
         self._give_back(incoming)
         tracker.grant_all()
+        return self._finished(transfer_id, incoming)
+
+    def borrow(self, transfer_id: int, size: int) -> Incoming | None:
+        """Take a transfer of this size out that is expected and has not begun, to move it otherwise; None without one."""
+        incoming = self._table.get(transfer_id)
+        if incoming is None or incoming.view is None or incoming.started or incoming.landing or incoming.view.nbytes != size:
+            return None
+        return self._table.pop(transfer_id)
+
+    def put_back(self, transfer_id: int, incoming: Incoming) -> None:
+        """It could not be moved otherwise: it comes as bytes."""
+        self._table[transfer_id] = incoming
 
     def _give_back(self, incoming: Incoming) -> None:
-        """Keep the staging blocks for others."""
+        """The transfer is not staged any more: keep its blocks for others."""
+        self._spare += incoming.beyond
+        incoming.beyond = 0
         for _, block in incoming.staged:
             self._recycle(block)
         incoming.staged.clear()
@@ -84,7 +99,8 @@ class ReceiveTable:
 
     def _finished(self, transfer_id: int, incoming: Incoming) -> bool:
         """Forget the transfer when everything is here and at its destination."""
-        if not incoming.complete or incoming.view is None:
+        tracker = incoming.tracker
+        if not incoming.complete or incoming.view is None or incoming.landing or tracker is None or not tracker.complete:
             return False
         del self._table[transfer_id]
         return True
@@ -101,48 +117,66 @@ class ReceiveTable:
                 raise PeerError(f"more than {MAX_STAGED} transfers were sent without credit")
             self._unplaced.add(transfer_id)
             incoming = self._table[transfer_id] = Incoming()
-        elif incoming.tracker is not None:
+        elif incoming.started:
             raise PeerError(f"the transfer {transfer_id} started twice")
-        incoming.tracker = ChunkTracker(frame.value)
-        self._settle(transfer_id, incoming)
-
-    def data(self, frame: BulkHeader) -> memoryview:
-        """Where the chunk of a DATA goes; when it is there, call `landed`. Raises PeerError for one that may not come."""
-        incoming = self._current = self._table.get(frame.transfer_id)
-        if incoming is None:  # given up on this side: what was under way is dropped
-            return self._block(frame.rest)
+        incoming.started = True
         if incoming.tracker is None:
+            incoming.tracker = ChunkTracker(frame.value)
+        elif incoming.tracker.total != frame.value:
+            raise PeerError(_other_size(transfer_id, frame.value, incoming.tracker.total))
+
+    def data(self, strand: int, frame: BulkHeader) -> tuple[Incoming | None, memoryview]:
+        """Whose chunk a DATA has and where it goes; when it is there, call `landed`. Raises PeerError for one that may not come."""
+        incoming = self._table.get(frame.transfer_id)
+        if incoming is None:  # given up on this side: what was under way is dropped
+            return None, self._block(frame.rest)
+        tracker = incoming.tracker
+        if tracker is None or not (incoming.started or strand):
             raise PeerError(f"DATA before START in the transfer {frame.transfer_id}")
-        incoming.tracker.take(frame.value, frame.rest)
         if incoming.view is not None:
-            return incoming.view[frame.value : frame.value + frame.rest]
-        return self._block(frame.rest)
+            tracker.take(frame.value, frame.rest)
+            place = incoming.view[frame.value : frame.value + frame.rest]
+        elif strand:
+            raise PeerError(f"DATA without credit in the transfer {frame.transfer_id}, on connection {strand}")
+        else:
+            beyond = tracker.take(frame.value, frame.rest, self._spare)
+            incoming.beyond += beyond
+            self._spare -= beyond
+            place = self._block(frame.rest)
+        incoming.landing += 1
+        return incoming, place
 
     def _block(self, size: int) -> memoryview:
         if size == FREE and self._pool:
             return self._pool.pop()
         return memoryview(bytearray(size))
 
-    def landed(self, frame: BulkHeader, place: memoryview) -> Incoming | None:
-        """The chunk is at its `place`: the transfer that was given up meanwhile, whose `error` says why."""
-        incoming, self._current = self._current, None
+    def landed(self, incoming: Incoming | None, frame: BulkHeader, place: memoryview) -> Incoming | None:
+        """The chunk is at its `place`: the transfer that ended with it, whose `error` says how."""
         if incoming is None:
             self._recycle(place)
-        elif incoming.error is not None:
+            return None
+        incoming.landing -= 1
+        if incoming.error is not None:
+            if incoming.landing:
+                return None
+            self._leaving.discard(incoming)
             return incoming
-        elif incoming.view is None:
+        if incoming.view is None:
             incoming.staged.append((frame.value, place))
         elif place.obj is not incoming.view.obj:  # the destination came while the chunk did
             incoming.view[frame.value : frame.value + frame.rest] = place
             self._recycle(place)
-        return None
+        return incoming if self._finished(frame.transfer_id, incoming) else None
 
     def complete(self, frame: BulkHeader) -> Incoming | None:
-        """A COMPLETE: the transfer if that ended it. Raises PeerError when bytes are missing."""
+        """A COMPLETE: the transfer if that ended it. Raises PeerError when bytes are missing that cannot come any more."""
         incoming = self._table.get(frame.transfer_id)
         if incoming is None:
             return None
-        if incoming.tracker is None or not incoming.tracker.complete or frame.value != incoming.tracker.total:
+        tracker = incoming.tracker
+        here = tracker is not None and incoming.started and frame.value == tracker.total
+        if tracker is None or not here or incoming.complete or not (tracker.complete or self._strands > 1):
             raise PeerError(f"COMPLETE before the last byte of the transfer {frame.transfer_id}")
         incoming.complete = True
         return incoming if self._finished(frame.transfer_id, incoming) else None
@@ -161,14 +195,17 @@ class ReceiveTable:
             return None, False
         incoming.error = error
         self._give_back(incoming)
-        return incoming, incoming is not self._current
+        if incoming.landing:
+            self._leaving.add(incoming)
+        return incoming, not incoming.landing
 
     def clear(self) -> list[Incoming]:
         """Forget everything; the transfers whose end nobody has been told."""
-        left = list(self._table.values())
-        if self._current is not None and self._current.error is not None:
-            left.append(self._current)
-        self._current = None
-        for line in (self._table, self._unplaced, self._refused, self._pool):
+        left = [*self._table.values(), *self._leaving]
+        for line in (self._table, self._unplaced, self._refused, self._pool, self._leaving):
             line.clear()
         return left
+
+
+def _other_size(transfer_id: int, total: int, expected: int) -> str:
+    return f"the transfer {transfer_id} has {total} bytes, its command says {expected}"

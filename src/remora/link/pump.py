@@ -13,6 +13,7 @@ from collections.abc import Callable
 from time import monotonic
 
 from remora.hal.semaphore import Waiter
+from remora.link.latch import Turn
 from remora.link.link import Link
 from remora.session.state import Lane
 
@@ -35,11 +36,14 @@ class QueuePump:
 
     def __init__(self, link: Link) -> None:
         self._link = link
-        self._lead = threading.Lock()
+        self.step = link.step
+        self._lead = Turn()
         self._followers: deque[Waiter] = deque()
         self._owed = 0
+        self._sleepers: set[Waiter] = set()
         self._queued = 0
         self._lingering = False
+        self._watched = -1  # the lane's descriptor, once the link's thread has polled it
         link.chore(self._chore)
 
     def written(self, urgent: bool) -> None:
@@ -65,12 +69,22 @@ class QueuePump:
         """Take what has arrived, without waiting."""
         if self._queued:
             self.flush()
-        if self._link.session.submission.in_flight and self._lead.acquire(blocking=False):
-            try:
-                self._link.receive(Lane.QUEUE, 0)
-            finally:
-                self._lead.release()
+        if self._link.session.submission.in_flight:
+            self._read_now()
+
+    def _read_now(self) -> bool:
+        """Take what has arrived; False when another thread reads the lane."""
+        for mine in self._lead.attempt:
+            if not mine:
+                return False
+            break
+        try:
+            self._link.receive(Lane.QUEUE, 0)
+        finally:
+            self._lead.release()
+            if self._followers:
                 self._pass_on()
+        return True
 
     def lead(self, settled: Callable[[int], bool], value: int, deadline: float | None) -> bool:
         """Read the lane until `settled(value)`, which the lane alone must bring about.
@@ -79,8 +93,10 @@ class QueuePump:
         """
         if self._queued:
             self.flush()
-        if not self._lead.acquire(blocking=False):
-            return False
+        for mine in self._lead.attempt:
+            if not mine:
+                return False
+            break
         try:
             while not settled(value):
                 timeout = None if deadline is None else deadline - monotonic()
@@ -99,32 +115,35 @@ class QueuePump:
         timeout = None if deadline is None else deadline - monotonic()
         if timeout is not None and timeout <= 0:
             return False
-        if self._lead.acquire(blocking=False):
-            try:
-                # the leader before may have read this thread's answer just now
-                return waiter.lock.acquire(blocking=False) or self._link.receive(Lane.QUEUE, timeout)
-            finally:
-                self._lead.release()
-                if self._followers:
-                    self._pass_on()
-        return self._follow(waiter, deadline)
+        for mine in self._lead.attempt:
+            if not mine:
+                return self._follow(waiter, deadline)
+            break
+        try:
+            # the leader before may have read this thread's answer just now
+            return waiter.lock.acquire(blocking=False) or self._link.receive(Lane.QUEUE, timeout)
+        finally:
+            self._lead.release()
+            if self._followers:
+                self._pass_on()
 
     def sleep(self, waiter: Waiter, deadline: float | None) -> bool:
         """Sleep until `waiter` fires, which something else than the lane may cause; the link's thread reads the lane meanwhile."""
         if self._queued:
             self.flush()
-        self.owe(1)
         try:
+            self._sleepers.add(waiter)
+            self._link.wake()
             if deadline is None:
                 return waiter.lock.acquire()
             return waiter.lock.acquire(timeout=max(0.0, min(deadline - monotonic(), threading.TIMEOUT_MAX)))
         finally:
-            self.owe(-1)
+            self._sleepers.discard(waiter)
 
     def _follow(self, waiter: Waiter, deadline: float | None) -> bool:
         """Sleep until the waiter fires or the lane becomes free."""
-        self._followers.append(waiter)
         try:
+            self._followers.append(waiter)
             if not self._lead.locked():  # the leader left meanwhile
                 return True
             if deadline is None:
@@ -156,14 +175,17 @@ class QueuePump:
         timeout = ROOM if deadline is None else min(ROOM, deadline - monotonic())
         if timeout <= 0:
             return False
-        if self._lead.acquire(blocking=False):
-            try:
-                self._link.receive(Lane.QUEUE, timeout)
-            finally:
-                self._lead.release()
+        for mine in self._lead.attempt:
+            if not mine:
+                self._link.ended.wait(min(timeout, LINGER))
+                return True
+            break
+        try:
+            self._link.receive(Lane.QUEUE, timeout)
+        finally:
+            self._lead.release()
+            if self._followers:
                 self._pass_on()
-        else:
-            self._link.ended.wait(min(timeout, LINGER))
         return True
 
     def _chore(self, now: float) -> float:
@@ -173,19 +195,21 @@ class QueuePump:
             if self._queued:
                 self._link.ended.wait(LINGER)
                 self.flush()
-        self._link.watch(self._link.carriers[Lane.QUEUE].fileno(), self._read if self._owed else None)
+        self._watch_lane()
         if self._link.session.submission.in_flight:
             self.poll()
             return now + LOOK
         return now + IDLE
 
+    def _watch_lane(self) -> None:
+        """Poll the lane while callbacks wait. Only then ask for its descriptor: a carrier may have to keep it true from then on."""
+        if self._owed or self._sleepers:
+            self._watched = self._link.carriers[Lane.QUEUE].fileno()
+            self._link.watch(self._watched, self._read)
+        else:
+            self._link.watch(self._watched, None)
+
     def _read(self) -> None:
         """The link's thread: the lane is readable and somebody left a callback."""
-        if not self._lead.acquire(blocking=False):
+        if not self._read_now():
             self._link.ended.wait(LINGER)  # a leader is reading
-            return
-        try:
-            self._link.receive(Lane.QUEUE, 0)
-        finally:
-            self._lead.release()
-            self._pass_on()

@@ -29,6 +29,8 @@ def entries_of(infos: Sequence[DeviceInfo]) -> tuple[DeviceEntry, ...]:
             tuple((target.family, target.key) for target in info.targets),
             tuple(HeapEntry(heap.name, heap.size, heap.max_allocation, heap.alignment) for heap in info.heaps),
             min(info.queue_count, share),
+            info.page_size,
+            tuple((extension.namespace, extension.operations) for extension in info.extensions),
         )
         for info in infos
     )

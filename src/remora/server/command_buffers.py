@@ -17,25 +17,29 @@ from remora.errors import BusyError, Error, PeerError, UsageError
 from remora.hal.buffer import Buffer
 from remora.hal.command_buffer import CommandBuffer
 from remora.hal.device import Device
+from remora.hal.executable import Kernel
 from remora.hal.queue import Queue
 from remora.hal.records import Binding, Patch, Slot
 from remora.hal.semaphore import Timepoint
+from remora.server.stored import Stored
 from remora.session.state import Lane
-from remora.wire.calls import MAX_STREAM, CommandBufferUpload
 from remora.wire.command_buffer import (
     OPEN,
     SIGNAL_EVENT,
     WAIT_EVENT,
     Recorded,
+    RecordedBarrier,
     RecordedCopy,
     RecordedDispatch,
     RecordedEvent,
     RecordedFill,
+    RecordedIndirect,
     RecordedLabel,
     RecordedUpdate,
     Ref,
     decode_stream,
 )
+from remora.wire.command_buffer_calls import MAX_STREAM, CommandBufferUpload
 from remora.wire.execute import Announced, Execute, read_payload
 
 if TYPE_CHECKING:
@@ -51,6 +55,7 @@ class _Upload(NamedTuple):
 
     request: int
     body: CommandBufferUpload
+    stored: Stored
     records: list[Recorded]
 
 
@@ -63,25 +68,34 @@ class CommandBuffers:
         self._there: Mapping[int, CommandBuffer] = dispatcher.table.of(ResourceType.COMMAND_BUFFER)
         self._devices = devices
         self.held: list[_Upload] = []
+        self._stored: dict[int, Stored] = {}  # of what is in the table, by identity
         self._payloads: dict[int, Execute | Error | None] = {}  # of EXECUTEs, by transfer; None while it is on its way
 
     # -- uploads --------------------------------------------------------------------------------------------------------------
 
     def upload(self, request: int, body: CommandBufferUpload) -> None:
         """Keep a recording under its provisional id, once its bytes and what they name are here; answers the request."""
-        with self._dispatcher.lock:
+        dispatcher = self._dispatcher
+        with dispatcher.lock:
             self._table.announce(body.resource, ResourceType.COMMAND_BUFFER)
-        self._dispatcher.arrivals.receive(
-            body.size, body.stream, body.transfer_id, lambda data, error: self._uploaded(request, body, data, error)
+        try:
+            stored = Stored(dispatcher.quotas, body.size)
+        except Error as error:
+            if body.transfer_id:
+                dispatcher.link.bulk.abort(body.transfer_id, error)
+            dispatcher.refuse(request, body.resource, error)
+            return
+        dispatcher.arrivals.receive(
+            body.size, body.stream, body.transfer_id, lambda data, error: self._uploaded(request, body, stored, data, error)
         )
 
-    def _uploaded(self, request: int, body: CommandBufferUpload, data: memoryview, error: Error | None) -> None:
+    def _uploaded(self, request: int, body: CommandBufferUpload, stored: Stored, data: memoryview, error: Error | None) -> None:
         try:
             if error is not None:
                 raise error
-            upload = _Upload(request, body, read_stream(data))
+            upload = _Upload(request, body, stored, read_stream(data))
         except Error as failure:
-            self._dispatcher.refuse(request, body.resource, failure)
+            self._refuse(request, body, stored, failure)
             return
         with self._dispatcher.lock:
             hold = any(self._table.coming(name) for name, _ in names_of(upload.records))
@@ -91,9 +105,13 @@ class CommandBuffers:
                 return
         if crowded:
             error = BusyError(f"{MAX_STREAM:,} bytes of recordings wait for buffers that were not asked for yet")
-            self._dispatcher.refuse(request, body.resource, error)
+            self._refuse(request, body, stored, error)
         else:
             self._make(upload)
+
+    def _refuse(self, request: int, body: CommandBufferUpload, stored: Stored, error: Error) -> None:
+        stored.let_go()
+        self._dispatcher.refuse(request, body.resource, error)
 
     def retry(self) -> None:
         """Something was made: look at the uploads that wait. The dispatcher's lock is held."""
@@ -105,15 +123,18 @@ class CommandBuffers:
                 self._make(upload)
 
     def _make(self, upload: _Upload) -> None:
-        request, body, records = upload
+        request, body, stored, records = upload
         try:
             if body.device >= len(self._devices):
                 raise UsageError(f"there is no device {body.device}; the server has {len(self._devices)}")
             find = self._snapshot(records)
             commands = record_all(self._devices[body.device].command_buffer(body.slots), records, find)
         except Error as failure:
-            self._dispatcher.refuse(request, body.resource, failure)
+            self._refuse(request, body, stored, failure)
             return
+        name = id(commands)
+        self._stored[name] = stored
+        self._dispatcher.quotas.bill(commands, lambda: self._stored.pop(name).let_go())
         self._dispatcher.grant(request, body.resource, ResourceType.COMMAND_BUFFER, commands)
 
     def _snapshot(self, records: list[Recorded]) -> Find:
@@ -122,7 +143,7 @@ class CommandBuffers:
         with self._dispatcher.lock:
             for name, kind in names_of(records):
                 try:
-                    things[name, kind] = self._dispatcher.find(name, kind)
+                    things[name, kind] = self._dispatcher.table.find(name, kind)
                 except Error as error:
                     things[name, kind] = error
 
@@ -184,17 +205,19 @@ class CommandBuffers:
             assert payload is not None
             body = payload
         assert type(body) is Execute
-        view = self._dispatcher.view
+        view = self._dispatcher.table.view
         table = [view(*entry) for entry in body.table]
         patches = {
             patch.record: Patch(patch.grid, patch.constants, {at: view(*where) for at, *where in patch.bindings})
             for patch in body.patches
         }
         if body.command_buffer:
-            commands: CommandBuffer = self._dispatcher.find(body.command_buffer, ResourceType.COMMAND_BUFFER)
-            return queue.execute(commands, table, patches, wait=wait)
+            commands: CommandBuffer = self._dispatcher.table.find(body.command_buffer, ResourceType.COMMAND_BUFFER)
+            point = queue.execute(commands, table, patches, wait=wait)
+            self._stored[id(commands)].executed(point)
+            return point
         fresh = queue.device.command_buffer(len(table), one_shot=True)
-        commands = record_all(fresh, read_stream(body.stream), self._dispatcher.find)
+        commands = record_all(fresh, read_stream(body.stream), self._dispatcher.table.find)
         try:
             return queue.execute(commands, table, patches, wait=wait)
         finally:
@@ -213,20 +236,26 @@ def names_of(records: list[Recorded]) -> Iterator[tuple[int, ResourceType]]:
     """The ids that records name, and what each has to be."""
     for record in records:
         match record:
-            case RecordedDispatch(executable, _, _, bindings, _):
-                yield executable, ResourceType.EXECUTABLE
-                for ref in bindings:
-                    if ref.buffer:
-                        yield ref.buffer, ResourceType.BUFFER
-            case RecordedEvent(_, event):
-                yield event, ResourceType.EVENT
-            case RecordedFill(target, _) | RecordedUpdate(target, _):
-                if target.buffer:
-                    yield target.buffer, ResourceType.BUFFER
-            case RecordedCopy(source, target, _):
-                for ref in (source, target):
-                    if ref.buffer:
-                        yield ref.buffer, ResourceType.BUFFER
+            case RecordedDispatch() | RecordedIndirect():
+                yield record.executable, ResourceType.EXECUTABLE
+            case RecordedEvent():
+                yield record.event, ResourceType.EVENT
+        for ref in _refs_of(record):
+            if ref.buffer:
+                yield ref.buffer, ResourceType.BUFFER
+
+
+def _refs_of(record: Recorded) -> tuple[Ref, ...]:
+    match record:
+        case RecordedDispatch():
+            return record.bindings
+        case RecordedIndirect():
+            return record.grid, *record.bindings
+        case RecordedFill() | RecordedUpdate():
+            return (record.target,)
+        case RecordedCopy():
+            return record.source, record.target
+    return ()
 
 
 def record_all(commands: CommandBuffer, records: list[Recorded], find: Find) -> CommandBuffer:
@@ -253,11 +282,20 @@ def _binding(ref: Ref, find: Find) -> Binding:
 
 
 def _record_dispatch(commands: CommandBuffer, record: RecordedDispatch, find: Find) -> None:
-    kernels = find(record.executable, ResourceType.EXECUTABLE).ordered
+    bindings = [_binding(ref, find) for ref in record.bindings]
+    commands.dispatch(_kernel(record, find), record.grid, bindings, record.constants)
+
+
+def _record_indirect(commands: CommandBuffer, record: RecordedIndirect, find: Find) -> None:
+    bindings = [_binding(ref, find) for ref in record.bindings]
+    commands.dispatch_indirect(_kernel(record, find), _binding(record.grid, find), bindings, record.constants)
+
+
+def _kernel(record: RecordedDispatch | RecordedIndirect, find: Find) -> Kernel:
+    kernels: tuple[Kernel, ...] = find(record.executable, ResourceType.EXECUTABLE).ordered
     if record.kernel >= len(kernels):
         raise UsageError(f"there is no kernel {record.kernel}; the executable has {len(kernels)}")
-    bindings: list[Binding] = [_binding(ref, find) for ref in record.bindings]
-    commands.dispatch(kernels[record.kernel], record.grid, bindings, record.constants)
+    return kernels[record.kernel]
 
 
 def _record_fill(commands: CommandBuffer, record: RecordedFill, find: Find) -> None:
@@ -270,6 +308,10 @@ def _record_update(commands: CommandBuffer, record: RecordedUpdate, find: Find) 
 
 def _record_copy(commands: CommandBuffer, record: RecordedCopy, find: Find) -> None:
     commands.copy(_binding(record.source, find), _binding(record.target, find), record.size)
+
+
+def _record_barrier(commands: CommandBuffer, _record: RecordedBarrier, _find: Find) -> None:
+    commands.barrier()
 
 
 def _record_event(commands: CommandBuffer, record: RecordedEvent, find: Find) -> None:
@@ -291,9 +333,11 @@ def _record_label(commands: CommandBuffer, record: RecordedLabel, _find: Find) -
 
 _RECORD: dict[type, Callable[[CommandBuffer, Any, Find], None]] = {
     RecordedDispatch: _record_dispatch,
+    RecordedIndirect: _record_indirect,
     RecordedFill: _record_fill,
     RecordedUpdate: _record_update,
     RecordedCopy: _record_copy,
     RecordedEvent: _record_event,
+    RecordedBarrier: _record_barrier,
     RecordedLabel: _record_label,
 }

@@ -1,4 +1,4 @@
-"""Commands of one session to calls of the HAL: ids to objects, waits to timepoints, completions to ADVANCE.
+"""When the commands of one session run: waits to timepoints, completions to ADVANCE. What each of them does is in operations.py.
 
 Each axis of the session is one queue of a device. A command goes to the queue when everything it names is there; otherwise it is
 parked, and what follows on its axis behind it. The queue reports when it is done, in any order; ADVANCE is contiguous.
@@ -10,56 +10,56 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
-from typing import Any, TypeAlias
+from typing import Any
 
-from remora.base.ids import ResourceType, describe_id, split_axis
-from remora.errors import DeviceError, Error, PeerError, UsageError
-from remora.hal.buffer import Buffer, BufferView
+from remora.base.ids import ResourceType, split_axis
+from remora.errors import DeviceError, Error, OutOfMemoryError, PeerError, UsageError
 from remora.hal.device import Device
 from remora.hal.event import Event
-from remora.hal.executable import Kernel
-from remora.hal.queue import Queue
-from remora.hal.semaphore import Semaphore, Timepoint
+from remora.hal.semaphore import Timepoint
+from remora.hal.virtual_memory import PhysicalMemory, Reservation
 from remora.link.link import Link
+from remora.server import queue_memory
 from remora.server.arrivals import Arrivals
+from remora.server.axis import Axis
 from remora.server.command_buffers import CommandBuffers
+from remora.server.content_line import Contents
 from remora.server.events import Events
+from remora.server.executables import Executables
+from remora.server.files import Files
+from remora.server.operations import RUN, TRANSFERS
 from remora.server.options import SessionLimits
+from remora.server.profile import Profiles, stamped
 from remora.server.quotas import Quotas
 from remora.server.resources import ResourceTable
-from remora.session.axes import CompletionWindow
+from remora.server.sharing import Sharing
+from remora.server.transfers import Transfers
+from remora.server.virtual_memory import VirtualMemory
 from remora.session.events import AllocateReceived, CommandReceived, EventAsked, ReleaseReceived
 from remora.session.state import Lane
-from remora.wire import commands
-from remora.wire.calls import Loaded
-from remora.wire.commands import Copy, Dispatch, Fill, Range, Transfer, Update
+from remora.wire import commands, memory_calls
+from remora.wire.command_buffer_calls import CommandBufferUpload
+from remora.wire.executable_calls import ExecutableGlobal, ExecutableLoad
 from remora.wire.execute import Announced, Execute
+from remora.wire.export_calls import ExecutableExports
+from remora.wire.file_calls import FileOpen, FileRegister
+from remora.wire.file_commands import FILE_READ, FILE_WRITE
+from remora.wire.method import Loaded
+from remora.wire.profile_calls import ClockRead, ProfileBegin, ProfileEnd, ProfileFlush
+from remora.wire.sharing_calls import SegmentOpen
 
 __all__ = ["Dispatcher"]
 
 #: Commands that may wait on one axis for a resource that is being made.
 MAX_PARKED = 4096
-
-
-class _Axis:
-    """One axis: its queue, its window, the timepoints of what is not done, and what is parked."""
-
-    __slots__ = ("axis", "parked", "points", "queue", "results", "submitted", "window")
-
-    def __init__(self, axis: int, queue: Queue, window: CompletionWindow) -> None:
-        self.axis = axis
-        self.queue = queue
-        self.window = window
-        self.points: dict[int, Timepoint] = {}
-        self.results: dict[int, bytearray] = {}
-        self.parked: deque[CommandReceived] = deque()
-        self.submitted = 0  # the last epoch that was given to the queue
+#: The operations as they are while a profile is on.
+_STAMPED = stamped(RUN)
 
 
 class Dispatcher:
     """Runs a session's commands. `lock` guards the table and submission; completions come from any thread."""
 
-    def __init__(self, link: Link, devices: Sequence[Device], limits: SessionLimits) -> None:
+    def __init__(self, link: Link, devices: Sequence[Device], limits: SessionLimits, contents: Contents) -> None:
         self.link = link
         self.devices = devices
         self.quotas = Quotas(limits)
@@ -67,17 +67,36 @@ class Dispatcher:
         self.lock = threading.RLock()
         self.arrivals = Arrivals(link)
         self.command_buffers = CommandBuffers(self, devices)
+        self.executables = Executables(self, devices, contents)
         self.events = Events(self, devices)
-        self._buffers = self.table.of(ResourceType.BUFFER)
-        self._executables = self.table.of(ResourceType.EXECUTABLE)
-        self._done: deque[tuple[_Axis, int]] = deque()  # what ran at once, to be counted at the next report
-        self._news: dict[int, _Axis] = {}  # axes with something to report; the link's lock guards it
+        self.files = Files(self, devices, limits.files)
+        self.profiles = Profiles(self, devices)
+        self.virtual_memory = VirtualMemory(self, devices)
+        self.sharing = Sharing(self, link)
+        self.transfers = Transfers(self, self.sharing)
+        self._calls: dict[type[Any], Callable[[int, Any], None]] = {
+            ExecutableLoad: self.executables.load,
+            ExecutableGlobal: self.executables.global_,
+            ExecutableExports: self.executables.exports,
+            CommandBufferUpload: self.command_buffers.upload,
+            ProfileBegin: self.profiles.begin,
+            ProfileFlush: self.profiles.flush,
+            ProfileEnd: self.profiles.end,
+            ClockRead: self.profiles.clock,
+            FileOpen: self.files.open,
+            **dict.fromkeys((method.request for method in memory_calls.METHODS.values()), self.virtual_memory.call),
+            FileRegister: self.files.register,
+            SegmentOpen: self.sharing.open,
+        }
+        self._done: deque[tuple[Axis, int]] = deque()  # what ran at once, to be counted at the next report
+        self._news: dict[int, Axis] = {}  # axes with something to report; the link's lock guards it
         self._names: list[tuple[int, int]] = []
         self._deferred: list[ReleaseReceived] = []
-        self._axes: dict[int, _Axis] = {}
+        self._run = RUN
+        self._axes: dict[int, Axis] = {}
         for axis, window in link.session.completion.items():
             _, _, _, device, queue = split_axis(axis)
-            self._axes[axis] = _Axis(axis, devices[device].queues[queue], window)
+            self._axes[axis] = Axis(axis, devices[device].queues[queue], window)
 
     # -- what arrives ---------------------------------------------------------------------------------------------------------
 
@@ -119,19 +138,17 @@ class Dispatcher:
 
     def _make_buffer(self, event: AllocateReceived) -> int:
         """Allocate within the quota and put it into the table. Raises which limit is reached; then nothing is held."""
-        memory = self.quotas.memory
-        memory.take(event.size)
-        try:
-            buffer = self.devices[event.device].allocate(event.size)
-        except BaseException:
-            memory.give_back(event.size)
-            raise
-        self.quotas.charge(buffer, memory, event.size)
+        device = self.devices[event.device]
+        buffer = device.late_buffer(event.size) if event.late else queue_memory.allocate(self, device, event.size)
         try:
             return self.table.add(event.provisional, ResourceType.BUFFER, buffer)
         except BaseException:
             self._give_back(buffer)
             raise
+
+    def call(self, request: int, body: Any) -> None:
+        """Do what a request asks for; `answer` (or `grant`, `refuse`) is called with its number, now or later."""
+        self._calls[type(body)](request, body)
 
     def event(self, asked: EventAsked) -> None:
         """Do what the host does with an event. `lock` is held."""
@@ -157,16 +174,21 @@ class Dispatcher:
                 self.refuse(request, provisional, error)
                 return
             self.unpark()
-        self._answer(request, Loaded(resource))
+        self.answer(request, Loaded(resource))
 
     def refuse(self, request: int, provisional: int, error: Error) -> None:
         """What a request asked for cannot be made: answer it; what waited for it fails."""
+        self.withdraw(provisional, error)
+        self.answer(request, error)
+
+    def withdraw(self, provisional: int, error: Error) -> None:
+        """Nothing will be made under this id: what waited for it fails, and so does what names it later."""
         with self.lock:
             self.table.fail(provisional, error)
             self.unpark()
-        self._answer(request, error)
 
-    def _answer(self, request: int, answer: Loaded | Error) -> None:
+    def answer(self, request: int, answer: Any) -> None:
+        """Answer a request with its method's answer or an Error, unless the session has ended."""
         with self.link.lock:
             if self.link.session.failure is not None:
                 return
@@ -208,8 +230,13 @@ class Dispatcher:
                 names = []
             self._news.clear()
 
+    def stamp(self, on: bool) -> None:
+        """A profile is on: commands are submitted under their epochs; or none is any more."""
+        self._run = _STAMPED if on else RUN
+
     def close(self) -> None:
         """The session ended: give everything back."""
+        self.profiles.close()
         with self.lock:
             self._deferred.clear()
             for axis in self._axes.values():
@@ -217,7 +244,9 @@ class Dispatcher:
             self.table.clear(self._give_back)
 
     def _give_back(self, thing: Any) -> None:
-        if not isinstance(thing, Event):  # it holds nothing
+        if isinstance(thing, Reservation | PhysicalMemory):
+            thing._end()
+        elif not isinstance(thing, Event):  # it holds nothing
             thing.close()
         self.quotas.settle(thing)
 
@@ -227,19 +256,24 @@ class Dispatcher:
         """Whether the command names a resource that is being made, or an epoch that is itself parked."""
         if event.op == commands.DISPATCH and event.body.executable in self.table.pending:
             return True
+        if event.op == commands.DISPATCH_INDIRECT and event.body.dispatch.executable in self.table.pending:
+            return True
         if event.op == commands.EXECUTE and self.command_buffers.must_wait(event.body):
             return True
         return any(epoch > self._axes[axis].submitted and self._axes[axis].window.failed is None for axis, epoch in event.waits)
 
-    def _submit(self, axis: _Axis, event: CommandReceived) -> None:
+    def _submit(self, axis: Axis, event: CommandReceived) -> None:
         epoch = axis.submitted = event.epoch
         try:
             wait = self._timepoints(event.waits) if event.waits else ()
-            point = _RUN[event.op](self, axis, epoch, event.body, wait)
+            point = self._run[event.op](self, axis, epoch, event.body, wait)
         except PeerError:
             raise
-        except Error as error:
+        except (Error, MemoryError) as caught:
+            error = caught.bare() if isinstance(caught, Error) else OutOfMemoryError("the server has no memory for this command")
             self._refuse_transfer(event, error)
+            if event.op in (FILE_READ, FILE_WRITE):
+                self.files.refuse(event.body, error)
             self._complete(axis, epoch, error)
             return
         semaphore = point.semaphore
@@ -251,7 +285,7 @@ class Dispatcher:
 
     def _refuse_transfer(self, event: CommandReceived, error: Error) -> None:
         """A command with bulk data will not run: the peer must not wait with it."""
-        if event.op in _TRANSFERS:
+        if event.op in TRANSFERS:
             self.link.bulk.abort(event.body.transfer_id, error)
 
     def _timepoints(self, waits: Iterable[tuple[int, int]]) -> tuple[Timepoint, ...]:
@@ -268,7 +302,7 @@ class Dispatcher:
                 points.append(point)
         return tuple(points)
 
-    def _complete(self, axis: _Axis, epoch: int, failure: Error | None) -> None:
+    def _complete(self, axis: Axis, epoch: int, failure: Error | None) -> None:
         with self.link.lock:
             self._count_done()
             axis.window.complete(epoch, failure)
@@ -281,7 +315,7 @@ class Dispatcher:
             axis.window.complete(epoch)
             self._news[axis.axis] = axis
 
-    def _settled(self, axis: _Axis, epoch: int, point: Timepoint) -> None:
+    def _settled(self, axis: Axis, epoch: int, point: Timepoint) -> None:
         """A queue moved, on whichever thread: report at once."""
         failure = None
         if point.semaphore._value < point.value:
@@ -291,160 +325,11 @@ class Dispatcher:
         self.report()
         self.link.flush(Lane.QUEUE)
 
-    def _write_results(self, axis: _Axis) -> None:
+    def _write_results(self, axis: Axis) -> None:
         """RESULT frames of the reads that the next ADVANCE covers. The link's lock is held."""
         for epoch in sorted(axis.results):
             if epoch <= axis.window.done:
                 self.link.session.result(axis.axis, epoch, axis.results.pop(epoch))
-
-    # -- operations -----------------------------------------------------------------------------------------------------------
-
-    def find(self, resource: int, kind: ResourceType) -> Any:
-        """The object of this kind with this id. Raises NotFoundError, what it failed with, or UsageError for another kind."""
-        found = self.table.of(kind).get(resource)
-        if found is None:
-            self.table.get(resource)  # raises why it is not there
-            raise UsageError(f"{describe_id(resource)} does not name {_NAMES[kind]}")
-        return found
-
-    def view(self, buffer: int, offset: int, length: int) -> Buffer | BufferView:
-        """Bytes of a buffer by its id."""
-        found: Buffer | None = self._buffers.get(buffer)
-        if found is None:
-            found = self.find(buffer, ResourceType.BUFFER)
-        return found if offset == 0 and length == found.size else found.view(offset, length)
-
-    def _run_barrier(self, axis: _Axis, epoch: int, body: None, wait: tuple[Timepoint, ...]) -> Timepoint:
-        return axis.queue.barrier(wait=wait)
-
-    def _run_fill(self, axis: _Axis, epoch: int, body: Fill, wait: tuple[Timepoint, ...]) -> Timepoint:
-        return axis.queue.fill(self.view(body.buffer, body.offset, body.length), body.pattern, wait=wait)
-
-    def _run_update(self, axis: _Axis, epoch: int, body: Update, wait: tuple[Timepoint, ...]) -> Timepoint:
-        """Inline data lives in the receive buffer, so the queue gets its own copy (at most 64 KiB)."""
-        target = self.view(body.buffer, body.offset, body.length)
-        return axis.queue.update(target, bytes(body.data), wait=wait)
-
-    def _run_copy(self, axis: _Axis, epoch: int, body: Copy, wait: tuple[Timepoint, ...]) -> Timepoint:
-        source = self.view(body.buffer, body.offset, body.length)
-        return axis.queue.copy(source, self.view(body.target, body.target_offset, body.length), wait=wait)
-
-    def _run_read(self, axis: _Axis, epoch: int, body: Range, wait: tuple[Timepoint, ...]) -> Timepoint:
-        if body.length > commands.MAX_INLINE:
-            raise UsageError(f"a READ of {body.length} bytes; above {commands.MAX_INLINE} it is a DOWNLOAD")
-        into = bytearray(body.length)
-        point = axis.queue.read(self.view(body.buffer, body.offset, body.length), into, wait=wait)
-        axis.results[epoch] = into
-        return point
-
-    def _run_upload(self, axis: _Axis, epoch: int, body: Transfer, wait: tuple[Timepoint, ...]) -> Timepoint:
-        """Bulk data goes straight into the buffer once everything before is done; the queue waits at a gate meanwhile."""
-        buffer = self.view(body.buffer, body.offset, body.length)
-        gate = Semaphore(name="upload")
-        memory = buffer.buffer.host_memory()
-        if memory is None:
-            staging = memoryview(bytearray(body.length))
-            self.link.bulk.expect(body.transfer_id, staging, lambda error: _open_gate(gate, error))
-            return axis.queue.update(buffer, staging, wait=(*wait, gate.at(1)))
-        room = memory[buffer.offset : buffer.offset + body.length]
-        ready = axis.queue.barrier(wait=wait)
-        ready.on_done(
-            lambda: self._begin(ready, gate, lambda done: self.link.bulk.expect(body.transfer_id, room, done), body.transfer_id)
-        )
-        return self._hold(axis, buffer, gate)
-
-    def _run_download(self, axis: _Axis, epoch: int, body: Transfer, wait: tuple[Timepoint, ...]) -> Timepoint:
-        buffer = self.view(body.buffer, body.offset, body.length)
-        gate = Semaphore(name="download")
-        memory = buffer.buffer.host_memory()
-        if memory is None:
-            data = memoryview(bytearray(body.length))
-            ready = axis.queue.read(buffer, data, wait=wait)
-        else:
-            data = memory[buffer.offset : buffer.offset + body.length]
-            ready = axis.queue.barrier(wait=wait)
-        ready.on_done(
-            lambda: self._begin(ready, gate, lambda done: self.link.bulk.send(body.transfer_id, data, done), body.transfer_id)
-        )
-        return self._hold(axis, buffer, gate)
-
-    def _hold(self, axis: _Axis, buffer: Buffer | BufferView, gate: Semaphore) -> Timepoint:
-        """Stop the queue until the transfer is over. An empty update keeps the memory alive, whatever is released meanwhile."""
-        return axis.queue.update(buffer.view(0, 0), b"", wait=gate.at(1))
-
-    def _begin(
-        self, ready: Timepoint, gate: Semaphore, start: Callable[[Callable[[Error | None], None]], None], transfer_id: int
-    ) -> None:
-        """Start a transfer whose turn has come; if the queue failed before, tell the peer that it never will be."""
-        failure = ready.semaphore.failure if ready.semaphore._value < ready.value else None
-        if failure is not None:
-            self.link.bulk.abort(transfer_id, failure)
-            return
-        try:
-            start(lambda error: _open_gate(gate, error))
-        except Error as error:
-            gate.fail(error)
-
-    def _run_dispatch(self, axis: _Axis, epoch: int, body: Dispatch, wait: tuple[Timepoint, ...]) -> Timepoint:
-        executable, kernel, grid, flat, constants = body
-        buffers, fields = self._buffers, iter(flat)
-        bindings: list[Buffer | BufferView] = []
-        for buffer, offset, length in zip(fields, fields, fields, strict=True):
-            found = buffers.get(buffer)
-            if found is None or offset or length != found.size:
-                found = self.view(buffer, offset, length)
-            bindings.append(found)
-        return axis.queue.dispatch(self._kernel(executable, kernel), grid, bindings, constants, wait=wait)
-
-    def _kernel(self, executable: int, ordinal: int) -> Kernel:
-        found = self._executables.get(executable) or self.find(executable, ResourceType.EXECUTABLE)
-        kernels: tuple[Kernel, ...] = found.ordered
-        if ordinal >= len(kernels):
-            raise UsageError(f"there is no kernel {ordinal}; the executable has {len(kernels)}")
-        return kernels[ordinal]
-
-    def _run_execute(self, axis: _Axis, epoch: int, body: Execute | Announced, wait: tuple[Timepoint, ...]) -> Timepoint:
-        return self.command_buffers.run(axis.queue, body, wait)
-
-
-_Run: TypeAlias = Callable[[Dispatcher, _Axis, int, Any, tuple[Timepoint, ...]], Timepoint]
-
-
-def _counted(run: _Run) -> _Run:
-    """A transfer, counted by its session's quota from its submission to its end, good or bad."""
-
-    def transfer(dispatcher: Dispatcher, axis: _Axis, epoch: int, body: Any, wait: tuple[Timepoint, ...]) -> Timepoint:
-        transfers = dispatcher.quotas.transfers
-        transfers.take()
-        try:
-            point = run(dispatcher, axis, epoch, body, wait)
-        except BaseException:
-            transfers.give_back()
-            raise
-        point.on_done(transfers.give_back)
-        return point
-
-    return transfer
-
-
-_RUN: dict[int, _Run] = {
-    commands.BARRIER: Dispatcher._run_barrier,
-    commands.FILL: Dispatcher._run_fill,
-    commands.UPDATE: Dispatcher._run_update,
-    commands.COPY: Dispatcher._run_copy,
-    commands.READ: Dispatcher._run_read,
-    commands.UPLOAD: _counted(Dispatcher._run_upload),
-    commands.DOWNLOAD: _counted(Dispatcher._run_download),
-    commands.DISPATCH: Dispatcher._run_dispatch,
-    commands.EXECUTE: Dispatcher._run_execute,
-}
-_TRANSFERS = frozenset((commands.UPLOAD, commands.DOWNLOAD))
-_NAMES = {
-    ResourceType.BUFFER: "a buffer",
-    ResourceType.EXECUTABLE: "an executable",
-    ResourceType.COMMAND_BUFFER: "a command buffer",
-    ResourceType.EVENT: "an event",
-}
 
 
 def _owned(event: CommandReceived) -> CommandReceived:
@@ -454,10 +339,3 @@ def _owned(event: CommandReceived) -> CommandReceived:
     if type(event.body) is Execute:
         return event._replace(body=event.body._replace(stream=memoryview(bytes(event.body.stream))))
     return event
-
-
-def _open_gate(gate: Semaphore, error: Error | None) -> None:
-    if error is None:
-        gate.signal(1)
-    else:
-        gate.fail(error)

@@ -36,7 +36,7 @@ class Events:
             if asked.action == EVENT_CREATE:
                 self._create(asked.device, asked.event)
                 return
-            event: Event = self._dispatcher.find(asked.event, ResourceType.EVENT)
+            event: Event = self._dispatcher.table.find(asked.event, ResourceType.EVENT)
             if asked.action == EVENT_SIGNAL:
                 event.signal()
             elif asked.action == EVENT_RESET:

@@ -16,14 +16,16 @@ from time import monotonic
 
 from remora.carriers import registry
 from remora.carriers.carrier import Carrier
-from remora.errors import BrokenError, DeadlineError, Error
+from remora.errors import BrokenError, DeadlineError, DeviceError, Error
 from remora.hal.device import Device
 from remora.hal.registry import open_devices
+from remora.server.content import ContentStore
+from remora.server.content_line import ContentLine, Contents, ParentContents, content_pair
 from remora.server.options import ServeOptions
 from remora.server.runner import SessionRunner
 from remora.server.slot import DRAIN, JOIN_TIMEOUT, ProcessSlot, confirm_lanes, hear, say_farewell
 from remora.session.session import Session
-from remora.session.state import Lane
+from remora.session.state import Lane, State
 from remora.wire.bootstrap import Accept
 
 __all__ = ["open_all", "raise_descriptor_limit", "spawn"]
@@ -31,16 +33,29 @@ __all__ = ["open_all", "raise_descriptor_limit", "spawn"]
 PR_SET_PDEATHSIG = 1
 
 
-def spawn(session: Session, control: Carrier, accept: Accept, options: ServeOptions, scheme: str) -> ProcessSlot:
-    """Fork the process that serves `session`. The control carrier is the child's from here; the parent keeps its descriptor."""
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+def spawn(
+    session: Session, control: Carrier, accept: Accept, options: ServeOptions, scheme: str, store: ContentStore
+) -> ProcessSlot:
+    """Fork the process that serves `session`. The control carrier is the child's from here; the parent keeps its descriptor.
+
+    Raises OSError when the system has no room for it; then the carrier is still the caller's and no process is left.
+    """
+    ends: list[socket.socket] = []
     parent = os.getpid()
-    pid = os.fork()
+    try:
+        ends += socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        ends += content_pair()
+        pid = os.fork()
+    except OSError:
+        for end in ends:
+            end.close()
+        raise
+    ours, theirs, line, contents = ends
     if pid == 0:
         code = 1
         try:
-            _isolate(parent, {control.fileno(), theirs.fileno()})
-            _serve(session, control, accept, options, theirs, scheme)
+            _isolate(parent, {control.fileno(), theirs.fileno(), contents.fileno()})
+            _serve(session, control, accept, options, theirs, scheme, ParentContents(contents))
             code = 0
         except Error as error:
             code = 0 if isinstance(error, BrokenError) else 1
@@ -49,8 +64,9 @@ def spawn(session: Session, control: Carrier, accept: Accept, options: ServeOpti
         finally:
             os._exit(code)
     theirs.close()
+    contents.close()
     client = session.hello.client if session.hello else ""
-    return ProcessSlot(accept, client, pid, control.detach(), ours)
+    return ProcessSlot(accept, client, pid, control, ours, ContentLine(line, store))
 
 
 def _isolate(parent: int, keep: set[int]) -> None:
@@ -89,12 +105,19 @@ def open_all(uris: Sequence[str]) -> list[Device]:
 
 
 def _serve(
-    session: Session, control: Carrier, accept: Accept, options: ServeOptions, supervisor: socket.socket, scheme: str
+    session: Session,
+    control: Carrier,
+    accept: Accept,
+    options: ServeOptions,
+    supervisor: socket.socket,
+    scheme: str,
+    contents: Contents,
 ) -> None:
     try:
         devices = open_all(options.devices)
         session.accept(accept)
-    except Error as error:
+    except (Error, OSError, RuntimeError, MemoryError) as caught:
+        error = caught if isinstance(caught, Error) else DeviceError(f"a device of the server cannot be opened: {caught}")
         session.reject(error)
         control.send_all(session.take(Lane.CONTROL), timeout=1.0)
         return
@@ -106,7 +129,7 @@ def _serve(
         say_farewell(session, control, error)
         _say_why(session, supervisor)
         return
-    runner = SessionRunner(session, carriers, devices, options.limits)
+    runner = SessionRunner(session, carriers, devices, options.limits, contents)
 
     def on_supervisor() -> None:
         message = supervisor.recv(4096)
@@ -129,13 +152,13 @@ def _say_why(session: Session, supervisor: socket.socket) -> None:
 
 
 def _take_lanes(session: Session, control: Carrier, supervisor: socket.socket, scheme: str) -> dict[Lane, Carrier]:
-    """The two other lanes, from the parent. A client that leaves meanwhile ends the session at once."""
+    """The other lanes, from the parent. A client that leaves meanwhile ends the session at once."""
     lanes: dict[Lane, Carrier] = {}
     deadline = monotonic() + JOIN_TIMEOUT
     poll = select.poll()
     poll.register(supervisor, select.POLLIN)
     poll.register(control.fileno(), select.POLLIN)
-    while len(lanes) < 2:
+    while session.state is State.JOINING:
         ready = [fd for fd, _ in poll.poll(max(0.0, deadline - monotonic()) * 1000)]
         if not ready:
             raise DeadlineError(f"the client did not join its lanes within {JOIN_TIMEOUT:g} s")

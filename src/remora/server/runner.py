@@ -1,6 +1,6 @@
 """One session on the server, from ACCEPT to its end: the shell around Link and Dispatcher.
 
-control lane    the thread that calls `run` (the main thread of a session process)
+control lane    the thread that calls `serve` (the main thread of a session process)
 queue lane      "remora queue lane": reads a batch, runs what is short, answers with one send
 bulk lane       two threads, started with the first transfer
 long kernels    the worker of each HAL queue
@@ -10,37 +10,55 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from time import monotonic
+from typing import Any
 
-from remora.base.ids import ResourceType
-from remora.carriers.carrier import Carrier
-from remora.errors import DeviceError, Error, PeerError, UsageError
+from remora.carriers.carrier import Capability, Carrier
+from remora.errors import DeviceError, Error, PeerError
 from remora.hal.device import Device
-from remora.hal.manifest import parse_kernels
-from remora.hal.target import Target
 from remora.link.link import Link
+from remora.link.threads import start_thread
+from remora.server.content_line import Contents
 from remora.server.dispatch import Dispatcher
 from remora.server.ending import Drain, IdleWatch
 from remora.server.options import SessionLimits
-from remora.session.events import AllocateReceived, CommandReceived, Event, EventAsked, ReleaseReceived, RequestReceived
+from remora.session.events import (
+    AllocateReceived,
+    CommandReceived,
+    Event,
+    EventAsked,
+    Profiled,
+    ReleaseReceived,
+    RequestReceived,
+)
 from remora.session.session import Session
 from remora.session.state import Lane
-from remora.wire.calls import ExecutableLoad
 
 __all__ = ["SessionRunner"]
 
 #: Unsent answers, in bytes, above which no more commands are read: a peer that does not read its answers waits for itself.
 MAX_UNREAD = 4 << 20
+#: Descriptors that may lie here before the requests that they came with are read.
+MAX_PASSED = 16
 
 
 class SessionRunner:
-    """Serves one session on open devices, which it does not own. `serve` and `run` return when the session has ended."""
+    """Serves one session on open devices, which it does not own. `serve` returns when the session has ended; then `close` it."""
 
-    def __init__(self, session: Session, carriers: dict[Lane, Carrier], devices: Sequence[Device], limits: SessionLimits) -> None:
+    def __init__(
+        self,
+        session: Session,
+        carriers: dict[Lane, Carrier],
+        devices: Sequence[Device],
+        limits: SessionLimits,
+        contents: Contents,
+    ) -> None:
         self.link = Link(session, carriers, self)
+        if Capability.POSIX_FD in carriers[Lane.CONTROL].capabilities:
+            carriers[Lane.CONTROL].keep_fds(MAX_PASSED)
         self.devices = devices
-        self.dispatcher = Dispatcher(self.link, devices, limits)
+        self.dispatcher = Dispatcher(self.link, devices, limits, contents)
         self.error: Error | None = None
         self.takes_commands = True
         """False while the session drains: what comes then is not run. The dispatcher's lock guards it."""
@@ -48,23 +66,27 @@ class SessionRunner:
         self._drain: Drain | None = None
         self._idle = None if limits.idle_timeout is None else IdleWatch(limits.idle_timeout, monotonic())
         self.link.chore(self._watch)
-        self._queue_thread = threading.Thread(target=self._run_queue_lane, name="remora queue lane", daemon=True)
+        contents.attach(self.link)
+        self._queue_thread: threading.Thread | None = None
 
     def serve(self) -> None:
         """Serve until the session ends. A session process then exits, whatever its kernels still do."""
-        self.link.bulk.start()
-        self._queue_thread.start()
+        try:
+            self.link.bulk.start()
+            self._queue_thread = start_thread(self._run_queue_lane, "remora queue lane")
+        except Error as error:
+            self.link.fail(error)
         self.link.run()
 
-    def run(self) -> None:
-        """Serve until the session ends, then join the threads and give everything back."""
-        self.serve()
+    def close(self) -> None:
+        """After the end: join the threads and give everything back."""
         self.link.join()
-        self._queue_thread.join()
+        if self._queue_thread is not None:
+            self._queue_thread.join()
         self.dispatcher.close()
 
     def stop(self, reason: str) -> None:
-        """End the session from outside, in good order; `run` returns soon."""
+        """End the session from outside, in good order; `serve` returns soon."""
         with self.link.lock:
             events = self.link.session.close(reason)
         self.link.hand_on(events)
@@ -84,8 +106,8 @@ class SessionRunner:
 
     def _watch_idle(self, idle: IdleWatch, now: float) -> float:
         link = self.link
-        counts = [link.carriers[lane].statistics() for lane in (Lane.QUEUE, Lane.BULK)]
-        activity = self._requests + sum(count.bytes_received for count in counts) + counts[1].bytes_sent
+        commands = link.carriers[Lane.QUEUE].statistics().bytes_received
+        activity = self._requests + commands + link.bulk.bytes_received + link.bulk.bytes_sent
         with link.lock:
             unfinished = link.session.open_requests + sum(window.in_flight for window in link.session.completion.values())
         again = idle.look(now, activity, unfinished)
@@ -148,47 +170,23 @@ class SessionRunner:
             self.dispatcher.event(event)
         elif type(event) is RequestReceived:
             self._requests += 1
-            try:
-                if isinstance(event.body, ExecutableLoad):
-                    self._load(event.id, event.body)
-                else:
-                    self.dispatcher.command_buffers.upload(event.id, event.body)
-            except Exception as error:
-                self._blame(error)
+            self._do(self.dispatcher.call, event.id, event.body)
+        elif type(event) is Profiled:
+            self._do(self.dispatcher.profiles.taken, event.body)
+
+    def _do(self, work: Callable[..., None], *args: Any) -> None:
+        try:
+            work(*args)
+        except Exception as error:
+            self._blame(error)
+
+    def arriving(self) -> bool:
+        """See `link.Handler`."""
+        return False
 
     def on_failed(self, error: Error) -> None:
         """See `link.Handler`."""
         self.error = error
-
-    def _load(self, request: int, body: ExecutableLoad) -> None:
-        """Load an executable: at once when it came along, or when its bulk transfer is complete."""
-        with self.dispatcher.lock:
-            self.dispatcher.table.announce(body.resource, ResourceType.EXECUTABLE)
-        try:
-            self.dispatcher.quotas.executables.take()
-        except Error as error:
-            if body.transfer_id:
-                self.link.bulk.abort(body.transfer_id, error)
-            self.dispatcher.refuse(request, body.resource, error)
-            return
-        self.dispatcher.arrivals.receive(
-            body.size, body.artifact, body.transfer_id, lambda data, error: self._finish_load(request, body, data, error)
-        )
-
-    def _finish_load(self, request: int, body: ExecutableLoad, artifact: memoryview, error: Error | None) -> None:
-        quotas = self.dispatcher.quotas
-        try:
-            if error is not None:
-                raise error
-            if body.device >= len(self.devices):
-                raise UsageError(f"there is no device {body.device}; the server has {len(self.devices)}")
-            executable = self.devices[body.device].load_artifact(Target(*body.target), artifact, parse_kernels(body.manifest))
-        except Error as failure:
-            quotas.executables.give_back()
-            self.dispatcher.refuse(request, body.resource, failure)
-            return
-        quotas.charge(executable, quotas.executables)
-        self.dispatcher.grant(request, body.resource, ResourceType.EXECUTABLE, executable)
 
 
 def _leave(_: CommandReceived) -> None:

@@ -6,6 +6,7 @@ a slot is readable (its session ended). A broken client costs its greeting and n
 
 from __future__ import annotations
 
+import gc
 import os
 import secrets
 import select
@@ -16,10 +17,13 @@ from time import monotonic
 
 from remora.base.uri import parse_uri
 from remora.carriers import registry
-from remora.carriers.carrier import Keepalive, Listener
-from remora.errors import BusyError, DeadlineError, Error, NotFoundError, PeerError
+from remora.carriers.carrier import Capability, Keepalive, Listener
+from remora.errors import BusyError, DeadlineError, Error, NotFoundError, PeerError, UnsupportedError
 from remora.hal.registry import find_driver
 from remora.server.catalog import MACHINE, axes_of, entries_of
+from remora.server.content import ContentStore
+from remora.server.content_line import StoreContents
+from remora.server.grants import FileGrants
 from remora.server.greeting import Greeting
 from remora.server.options import ServeOptions
 from remora.server.probe import probe
@@ -27,7 +31,7 @@ from remora.server.process import open_all, spawn
 from remora.server.slot import Slot, ThreadSlot
 from remora.session.session import Session
 from remora.session.state import Lane, Role
-from remora.wire.bootstrap import CAPABILITY_BULK, Accept, Hello, Join
+from remora.wire.bootstrap import CAPABILITY_BULK, CAPABILITY_SHARED, Accept, Hello, Join
 from remora.wire.catalog import DeviceEntry
 
 __all__ = ["Server"]
@@ -35,9 +39,14 @@ __all__ = ["Server"]
 #: Seconds that a connection has to send its first frame.
 GREETING_TIMEOUT = 10.0
 MAX_GREETINGS = 64
+#: Seconds between two tries when the system has no memory for a call.
+PAUSE = 0.05
 #: Seconds that sessions have to end when they were told to.
 STOP_TIMEOUT = 3.0
 STOPPING = "the server is stopping"
+#: Seconds after the end of a session of this process at which what it left is collected: its objects refer to each other, and its
+#: memory is to go with it. The last of its threads may end a moment later than the session.
+SWEEPS = (0.0, 1.0)
 
 
 class Server:
@@ -53,7 +62,9 @@ class Server:
         self._listeners: dict[int, Listener] = {}
         self._greetings: dict[int, Greeting] = {}
         self._slots: dict[int, Slot] = {}
+        self.contents = ContentStore(options.cache)
         self._last_id = 0
+        self._sweeps: list[float] = []  # when to collect (monotonic)
         self._wake, self._bell = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         self._stopping = threading.Event()
         self._hurry = threading.Event()
@@ -74,6 +85,7 @@ class Server:
         """Read the catalog and listen. Raises what keeps a device from opening or an address from being bound."""
         options = self.options
         try:
+            FileGrants(options.limits.files).check()
             if options.shared:
                 devices = open_all(options.devices)
                 for device in devices:
@@ -131,7 +143,8 @@ class Server:
             greeting.carrier.close()
         for slot in self._slots.values():
             slot.kill()
-            slot.retire()
+            self.options.log(f"session {slot.session_id} {slot.retire()}")
+        self.contents.close()
         os.close(self._wake)
         os.close(self._bell)
 
@@ -140,7 +153,7 @@ class Server:
     def _timeout(self) -> float:
         deadlines = [greeting.deadline for greeting in self._greetings.values()]
         deadlines += [deadline for _, deadline, _ in self._joining()]
-        return min(deadlines, default=monotonic() + 60.0) - monotonic()
+        return min(deadlines + self._sweeps, default=monotonic() + 60.0) - monotonic()
 
     def _joining(self) -> list[tuple[int, float, Slot]]:
         """(control lane, deadline, slot) of the sessions that wait for lanes in this process."""
@@ -148,11 +161,15 @@ class Server:
         return [(*joining, slot) for joining, slot in waiting if joining is not None]
 
     def _turn(self, timeout: float) -> None:
+        while self._sweeps and self._sweeps[0] <= monotonic():
+            self._sweeps.pop(0)
+            gc.collect()
         poll = select.poll()
         joining = self._joining()
-        for fd in (self._wake, *self._listeners, *self._greetings, *self._slots, *(fd for fd, _, _ in joining)):
+        lines = {line.fileno(): line for slot in self._slots.values() if (line := slot.line) is not None}
+        for fd in (self._wake, *self._listeners, *self._greetings, *self._slots, *lines, *(fd for fd, _, _ in joining)):
             poll.register(fd, select.POLLIN)
-        for fd, _ in poll.poll(max(0.0, timeout) * 1000):
+        for fd, _ in self._poll(poll, timeout):
             if fd == self._wake:
                 os.read(fd, 4096)
             elif fd in self._slots:
@@ -161,6 +178,8 @@ class Server:
                 self._greet(fd)
             elif fd in self._listeners:
                 self._accept(self._listeners[fd])
+            elif fd in lines:
+                lines[fd].serve()
         now = monotonic()
         for _, _, slot in joining:
             if slot.joining() is not None:
@@ -169,6 +188,14 @@ class Server:
             if greeting.deadline <= now:
                 del self._greetings[fd]
                 greeting.refuse(DeadlineError(f"no HELLO within {GREETING_TIMEOUT:g} s"))
+
+    def _poll(self, poll: select.poll, timeout: float) -> list[tuple[int, int]]:
+        """What is readable. Without memory for the call nothing is, for a moment."""
+        try:
+            return poll.poll(max(0.0, timeout) * 1000)
+        except OSError:
+            self._hurry.wait(PAUSE)
+            return []
 
     def _accept(self, listener: Listener) -> None:
         with suppress(Error):
@@ -197,6 +224,9 @@ class Server:
         except Error as error:
             self._greetings.pop(fd, None)
             greeting.refuse(error)
+        except (OSError, RuntimeError, MemoryError) as error:
+            self._greetings.pop(fd, None)
+            greeting.refuse(BusyError(f"the server has no room for a session now ({type(error).__name__} {error}); try again"))
 
     def _open_session(self, greeting: Greeting, hello: Hello) -> None:
         options = self.options
@@ -207,26 +237,32 @@ class Server:
             used = f"all {options.max_sessions} sessions of the server are in use"
             greeting.refuse(BusyError(f"{used}; try again later, or serve with more --max-sessions"))
             return
-        if hello.required & ~CAPABILITY_BULK:
-            raise NotFoundError(f"the client requires the capabilities {hello.required:#x}, which this server does not have")
-        self._last_id += 1
         carrier = greeting.carrier
+        offered = CAPABILITY_BULK
+        if Capability.POSIX_FD in carrier.capabilities:
+            offered |= CAPABILITY_SHARED
+        missing = hello.required & ~offered
+        if missing:
+            raise UnsupportedError(f"the client requires the capabilities {missing:#x}, which this server does not have")
+        self._last_id += 1
         session = Session(Role.SERVER, carrier.peer, monotonic(), options.heartbeat)
         session.receive(Lane.CONTROL, memoryview(greeting.frame))
         accept = Accept(
             session_id=self._last_id,
             token=secrets.token_bytes(16),
-            capabilities=CAPABILITY_BULK,
+            capabilities=CAPABILITY_BULK | (hello.capabilities & offered),
             machine=MACHINE,
             axes=axes_of(self.entries),
             command_window=options.command_window,
+            staging=options.limits.staging,
             devices=self.entries,
+            bulk=min(hello.bulk, options.limits.bulk),
         )
         slot: Slot
         if options.shared:
-            slot = ThreadSlot(accept, session, carrier, open_all(options.devices), options.limits)
+            slot = ThreadSlot(accept, session, carrier, open_all(options.devices), options.limits, StoreContents(self.contents))
         else:
-            slot = spawn(session, carrier, accept, options, parse_uri(carrier.local).scheme)
+            slot = spawn(session, carrier, accept, options, parse_uri(carrier.local).scheme, self.contents)
         self._slots[slot.fileno()] = slot
         options.log(f"session {slot.session_id} began: {hello.client or carrier.peer}{slot.place}")
 
@@ -240,6 +276,8 @@ class Server:
     def _retire(self, fd: int) -> None:
         slot = self._slots.pop(fd)
         self.options.log(f"session {slot.session_id} {slot.retire()}")
+        if self.options.shared:
+            self._sweeps = [monotonic() + after for after in SWEEPS]
 
     def _drain(self) -> None:
         """Let the sessions end, and go on refusing new ones. What does not end in time is killed when the server closes."""

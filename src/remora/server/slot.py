@@ -15,10 +15,12 @@ from time import monotonic
 from remora.carriers.carrier import Carrier
 from remora.errors import DeadlineError, DeviceLostError, Error
 from remora.hal.device import Device
+from remora.link.threads import start_thread
+from remora.server.content_line import ContentLine, Contents
 from remora.server.options import SessionLimits
 from remora.server.runner import SessionRunner
 from remora.session.session import Session
-from remora.session.state import Lane
+from remora.session.state import Lane, lanes_of
 from remora.wire.bootstrap import Accept, Join
 from remora.wire.control import Failure, encode_control
 
@@ -26,6 +28,8 @@ __all__ = ["DRAIN", "JOIN_TIMEOUT", "ProcessSlot", "Slot", "ThreadSlot", "confir
 
 #: Seconds between ACCEPT and the last lane.
 JOIN_TIMEOUT = 10.0
+#: Seconds that a session's thread has to end when the server closes.
+RETIRE_TIMEOUT = 2.0
 #: What the parent says to a session process, beside the lanes that it hands over: the first byte of its message.
 STOP, DRAIN = 0x00, 0x80
 
@@ -37,7 +41,7 @@ class Slot(ABC):
         self.session_id = accept.session_id
         self.token = accept.token
         self.client = client
-        self.missing = {Lane.QUEUE, Lane.BULK}
+        self.missing = set(lanes_of(accept.bulk)[1:])
 
     def takes(self, join: Join) -> bool:
         """Whether a JOIN is for this session, with its token and for a lane that is still missing."""
@@ -50,6 +54,11 @@ class Slot(ABC):
 
     def joining(self) -> tuple[int, float] | None:
         """While the parent itself waits for lanes: the control lane's descriptor, and when (monotonic) to give up."""
+        return None
+
+    @property
+    def line(self) -> ContentLine | None:
+        """Where a session process asks for content, while it can."""
         return None
 
     def look(self, now: float) -> None:  # noqa: B027  (only a slot that is `joining` has something to look at)
@@ -86,12 +95,27 @@ class ProcessSlot(Slot):
     The parent keeps the control connection's descriptor: when the process dies, the client hears of the signal from here (H26).
     """
 
-    def __init__(self, accept: Accept, client: str, pid: int, control: int, supervisor: socket.socket) -> None:
+    def __init__(
+        self, accept: Accept, client: str, pid: int, control: Carrier, supervisor: socket.socket, line: ContentLine
+    ) -> None:
         super().__init__(accept, client)
         self.pid = pid
-        self._pidfd = os.pidfd_open(pid)
-        self._control = control
+        try:
+            self._pidfd = os.pidfd_open(pid)
+        except OSError:
+            os.kill(pid, signal.SIGKILL)  # a child that was not waited for keeps its number
+            os.waitpid(pid, 0)
+            supervisor.close()
+            line.close()
+            raise
+        self._control = control.detach()
         self._supervisor = supervisor
+        self._line = line
+
+    @property
+    def line(self) -> ContentLine | None:
+        """See `Slot.line`."""
+        return self._line if self._line.fileno() >= 0 else None
 
     @property
     def place(self) -> str:
@@ -134,14 +158,21 @@ class ProcessSlot(Slot):
                 "the server and other sessions go on: open the device again",
                 origin=f"session {self.session_id}",
             )
-            with suppress(OSError):
-                last = socket.socket(fileno=os.dup(self._control))
-                with last:
-                    last.send(encode_control(Failure(error)), socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+            self._tell(error)
         os.close(self._control)
         os.close(self._pidfd)
         self._supervisor.close()
+        self._line.finish()
         return story
+
+    def _tell(self, error: Error) -> None:
+        """Tell the client why. What it had sent is read first: a socket closed over unread bytes may take back what it sent."""
+        now = socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL
+        with suppress(OSError), socket.socket(fileno=os.dup(self._control)) as control:
+            control.send(encode_control(Failure(error)), now)
+            control.shutdown(socket.SHUT_WR)
+            while control.recv(65536, now):
+                pass
 
     def _last_words(self) -> str:
         """How the process says that its session ended."""
@@ -155,14 +186,25 @@ class ThreadSlot(Slot):
     """A session on a thread of this process. Its devices are its own, because a queue that has failed stays failed (H07)."""
 
     def __init__(
-        self, accept: Accept, session: Session, control: Carrier, devices: Sequence[Device], limits: SessionLimits
+        self,
+        accept: Accept,
+        session: Session,
+        control: Carrier,
+        devices: Sequence[Device],
+        limits: SessionLimits,
+        contents: Contents,
     ) -> None:
         super().__init__(accept, session.hello.client if session.hello else "")
         self._session = session
         self._carriers = {Lane.CONTROL: control}
         self._devices = devices
         self._limits = limits
-        self._done = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._contents = contents
+        try:
+            self._done = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        except OSError:
+            self._close_devices()
+            raise
         self._runner: SessionRunner | None = None
         self._thread: threading.Thread | None = None
         self._deadline = monotonic() + JOIN_TIMEOUT
@@ -198,18 +240,31 @@ class ThreadSlot(Slot):
         self._carriers[lane] = carrier
         self._session.lane_joined(lane)
         if not self.missing:
-            self._runner = SessionRunner(self._session, self._carriers, self._devices, self._limits)
-            self._thread = threading.Thread(target=self._run, name=f"remora session {self.session_id}", daemon=True)
-            self._thread.start()
+            try:
+                self._runner = self._begin()
+            except Error as error:
+                say_farewell(self._session, self._carriers[Lane.CONTROL], error)
+                self.kill()
 
-    def _run(self) -> None:
-        assert self._runner is not None  # set just before the thread starts
+    def _begin(self) -> SessionRunner:
+        """Run the session on a thread of its own. Raises BusyError when the system has no room for it."""
+        runner = SessionRunner(self._session, self._carriers, self._devices, self._limits, self._contents)
+        try:
+            self._thread = start_thread(lambda: self._run(runner), f"remora session {self.session_id}")
+        except Error as error:
+            runner.link.fail(error)
+            runner.close()
+            raise
+        return runner
+
+    def _run(self, runner: SessionRunner) -> None:
         try:
             confirm_lanes(self._session, self._carriers)
-            self._runner.run()
+            runner.serve()
         except Error as error:
-            self._runner.link.fail(error)
+            runner.link.fail(error)
         finally:
+            runner.close()
             self._close_devices()
             os.eventfd_write(self._done, 1)
 
@@ -238,7 +293,9 @@ class ThreadSlot(Slot):
 
     def retire(self) -> str:
         if self._thread is not None:
-            self._thread.join()
+            self._thread.join(RETIRE_TIMEOUT)
+            if self._thread.is_alive():  # it will still write to `_done`
+                return f"was left behind after {RETIRE_TIMEOUT:g} s: a kernel of it does not end; it ends with this process"
         else:
             self._close_devices()
         for carrier in self._carriers.values():
@@ -249,9 +306,11 @@ class ThreadSlot(Slot):
 
 
 def confirm_lanes(session: Session, carriers: dict[Lane, Carrier]) -> None:
-    """Answer JOINED on both lanes."""
-    for lane in (Lane.QUEUE, Lane.BULK):
-        carriers[lane].send_all(session.joined_message(lane), timeout=1.0)
+    """Answer JOINED on all lanes but control, which is quiet and goes on as it came; the others stay in this process now."""
+    for lane, carrier in carriers.items():
+        if lane is not Lane.CONTROL:
+            carrier.settle()
+            carrier.send_all(session.joined_message(lane), timeout=1.0)
 
 
 def hear(session: Session, control: Carrier) -> None:

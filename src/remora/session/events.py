@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, TypeAlias
 from remora.base.frontier import Frontier
 from remora.errors import Error
 from remora.wire.bootstrap import Accept, Hello
-from remora.wire.calls import Call, Loaded
+from remora.wire.profile import Records, Taken
 
 __all__ = [
     "Accepted",
@@ -22,6 +22,7 @@ __all__ = [
     "Greeted",
     "LanesUp",
     "Named",
+    "Profiled",
     "ReleaseReceived",
     "RequestReceived",
     "Responded",
@@ -71,11 +72,12 @@ class CommandReceived(NamedTuple):
 
 
 class AllocateReceived(NamedTuple):
-    """Server: make a buffer of `size` bytes on a device under this provisional id."""
+    """Server: make a buffer of `size` bytes on a device under this provisional id; a late one gets its memory by ALLOCA."""
 
     device: int
     provisional: int
     size: int
+    late: bool = False
 
 
 class ReleaseReceived(NamedTuple):
@@ -124,18 +126,25 @@ class LanesUp:
 
 @dataclass(frozen=True, slots=True)
 class RequestReceived:
-    """Server: a call to answer with `respond`."""
+    """Server: a call to answer with `respond`; `body` is its method's dataclass (wire.calls)."""
 
     id: int
-    body: Call
+    body: Any
 
 
 @dataclass(frozen=True, slots=True)
 class Responded:
-    """Client: the answer to a request, or its failure."""
+    """Client: the answer to a request (of its method's kind), or an Error."""
 
     id: int
-    body: Loaded | Error
+    body: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Profiled:
+    """Client: records of a profile. Server: which of them the client's sink took."""
+
+    body: Records | Taken
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,5 +169,6 @@ Event: TypeAlias = (
     | LanesUp
     | RequestReceived
     | Responded
+    | Profiled
     | Failed
 )

@@ -13,9 +13,9 @@ from __future__ import annotations
 from enum import Enum, IntEnum
 
 from remora.errors import PeerError
-from remora.wire import bootstrap, control, queue
+from remora.wire import bootstrap, control, profile, queue
 
-__all__ = ["FRAMES", "SENDER", "TRANSITIONS", "Lane", "Role", "State", "Stimulus", "check_frame", "next_state"]
+__all__ = ["FRAMES", "SENDER", "TRANSITIONS", "Lane", "Role", "State", "Stimulus", "check_frame", "lanes_of", "next_state"]
 
 
 class Role(Enum):
@@ -26,11 +26,23 @@ class Role(Enum):
 
 
 class Lane(IntEnum):
-    """The three ordered streams of a session; the numbers travel in JOIN."""
+    """The ordered streams of a session; the numbers travel in JOIN. The bulk lane may have more connections than one."""
 
     CONTROL = 0
     QUEUE = 1
     BULK = 2
+    BULK_2 = 3
+    BULK_3 = 4
+    BULK_4 = 5
+    BULK_5 = 6
+    BULK_6 = 7
+    BULK_7 = 8
+    BULK_8 = 9
+
+
+def lanes_of(bulk: int) -> tuple[Lane, ...]:
+    """The connections of a session whose bulk lane has `bulk` of them, in the order in which they join."""
+    return tuple(Lane)[: Lane.BULK + bulk]
 
 
 class State(Enum):
@@ -91,9 +103,9 @@ TRANSITIONS: dict[State, dict[Stimulus, State]] = {
 
 #: frame kind -> who may send it.
 SENDER: dict[int, frozenset[Role]] = {
-    **dict.fromkeys((bootstrap.HELLO, control.REQUEST), frozenset({Role.CLIENT})),
+    **dict.fromkeys((bootstrap.HELLO, control.REQUEST, profile.TAKEN), frozenset({Role.CLIENT})),
     **dict.fromkeys((queue.COMMAND, queue.ALLOCATE, queue.RELEASE, queue.EVENT), frozenset({Role.CLIENT})),
-    **dict.fromkeys((bootstrap.ACCEPT, bootstrap.REJECT, control.RESPONSE), frozenset({Role.SERVER})),
+    **dict.fromkeys((bootstrap.ACCEPT, bootstrap.REJECT, control.RESPONSE, profile.RECORDS), frozenset({Role.SERVER})),
     **dict.fromkeys((queue.ADVANCE, queue.RESULT, queue.UNNAMED, queue.STATE), frozenset({Role.SERVER})),
     **dict.fromkeys((control.PING, control.PONG, control.GOAWAY, control.FAILURE), frozenset(Role)),
 }

@@ -1,8 +1,9 @@
 """Bulk transfers as arithmetic: which bytes have come, which may go. No memory is held here.
 
-A receiver grants credit as it can take bytes: FREE bytes of every transfer may be sent before its destination is known (they are
-staged), and everything once it is. So memory stays bounded, no transfer can block another, and a transfer to a waiting
-destination costs no extra round trip.
+A receiver grants credit as it can take bytes: everything once the destination of a transfer is known. Before that its bytes are
+staged: at most MAX_STAGED transfers may have begun so, each has FREE bytes for sure, and what the receiver's budget holds beyond
+that goes to whoever comes first. So memory stays bounded, no transfer can block another, and a transfer to a waiting destination
+costs no extra round trip.
 """
 
 from __future__ import annotations
@@ -10,12 +11,12 @@ from __future__ import annotations
 from typing import Final
 
 from remora.errors import PeerError
-from remora.wire.bulk import CHUNK
+from remora.wire.bulk import CHUNK, MAX_STAGED, MIN_STAGING
 
-__all__ = ["FREE", "ChunkTracker", "SendWindow"]
+__all__ = ["FREE", "MAX_STAGED", "MIN_STAGING", "ChunkTracker", "SendWindow"]
 
-#: Bytes of a transfer that may be sent without credit.
-FREE: Final = CHUNK
+#: Bytes of each staged transfer that may always be sent without credit.
+FREE: Final = MIN_STAGING // MAX_STAGED
 
 
 class ChunkTracker:
@@ -30,15 +31,24 @@ class ChunkTracker:
         self._prefix = 0  # every chunk before this offset is here,
         self._early: set[int] = set()  # and these offsets behind it: as many as chunks came, whatever the total
 
-    def take(self, offset: int, size: int) -> None:
-        """Take one chunk. Raises PeerError off the grid, of a wrong size, twice, or beyond the credit."""
+    def take(self, offset: int, size: int, spare: int = 0) -> int:
+        """Take one chunk; how many bytes it lies beyond the credit, of the `spare` that it may.
+
+        Raises PeerError off the grid, of a wrong size, twice, or beyond both.
+        """
         if offset >= self.total or size != min(CHUNK, self.total - offset) or offset % CHUNK:
             raise PeerError(f"a chunk of {size} bytes at {offset} does not fit a transfer of {self.total} bytes")
         if offset < self._prefix or offset in self._early:
             raise PeerError(f"the chunk at {offset} came twice")
-        if self.received + size > self.granted:
-            raise PeerError(f"{self.received + size} bytes came under a credit of {self.granted}")
         self.received += size
+        beyond = max(0, self.received - self.granted)
+        if beyond > spare:
+            raise PeerError(f"{self.received} bytes came under a credit of {self.granted}")
+        self.granted += beyond
+        self._mark(offset)
+        return beyond
+
+    def _mark(self, offset: int) -> None:
         if offset != self._prefix:
             self._early.add(offset)
             return
@@ -67,6 +77,11 @@ class SendWindow:
         self.total = total
         self.sent = 0
         self.granted = min(FREE, total)
+
+    def run_ahead(self, size: int) -> int:
+        """Allow the first `size` bytes without credit; how many of them lie beyond FREE."""
+        self.granted = max(self.granted, min(size, self.total))
+        return max(0, self.granted - FREE)
 
     def credit(self, granted: int) -> None:
         """Take a CREDIT: cumulative, so an old or repeated one changes nothing. Raises PeerError beyond the total."""

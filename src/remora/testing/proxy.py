@@ -3,6 +3,7 @@
     with DelayProxy(server.address, 0.02) as proxy:      # 20 ms each way, 40 ms there and back
         carrier = connect(proxy.address)
         proxy.stall(); proxy.resume(); proxy.half_close(Direction.UP); proxy.cut()
+    proxy.hold(1, Direction.DOWN); proxy.release(1, Direction.DOWN)      # one direction of one connection
 
 It loses nothing, keeps the order and has no bandwidth of its own: bytes read at t leave at t + delay, however many they are, up to
 `held_bytes` in each direction of a connection; then it stops reading, as a full network does. The handshake of TCP is not delayed.
@@ -60,6 +61,7 @@ class Flow:
         self.source_ended = False
         self.sink_ended = False
         self.sink_full = False
+        self.stopped = False
 
     @property
     def reads(self) -> bool:
@@ -67,8 +69,8 @@ class Flow:
 
     @property
     def due(self) -> float | None:
-        """When the next block leaves; None when there is none, or when only the sink decides."""
-        return None if self.sink_full or not self.blocks else self.blocks[0][0]
+        """When the next block leaves; None when there is none, or when only the sink or `stopped` decides."""
+        return None if self.sink_full or self.stopped or not self.blocks else self.blocks[0][0]
 
     def read(self) -> None:
         """Take what the source has sent. Raises OSError when the connection broke."""
@@ -86,7 +88,7 @@ class Flow:
     def deliver(self, now: float) -> None:
         """Send what is due. Raises OSError when the connection broke."""
         self.sink_full = False
-        while self.blocks and self.blocks[0][0] <= now:
+        while self.blocks and self.blocks[0][0] <= now and not self.stopped:
             due, block = self.blocks[0]
             if not block:
                 self.sink_ended = True
@@ -111,9 +113,10 @@ class Flow:
 
 
 class Connection:
-    """Two flows over two sockets."""
+    """Two flows over two sockets; `number` of them were made before it."""
 
-    def __init__(self, client: socket.socket, target: socket.socket, delay_s: float, held_bytes: int) -> None:
+    def __init__(self, number: int, client: socket.socket, target: socket.socket, delay_s: float, held_bytes: int) -> None:
+        self.number = number
         self.sockets = (client, target)
         for sock in self.sockets:
             sock.setblocking(False)
@@ -158,6 +161,7 @@ class DelayProxy:
         self._delay_s = delay_s
         self._held_bytes = held_bytes
         self._connections: list[Connection] = []
+        self._accepted = 0
         self._delivered = dict.fromkeys(Direction, 0)
         self._stalled = False
         self._running = True
@@ -184,6 +188,18 @@ class DelayProxy:
     def half_close(self, direction: Direction) -> None:
         """End one direction of every connection, after what is on its way; the other one goes on."""
         self._do(lambda: self._end(direction))
+
+    def hold(self, number: int, direction: Direction) -> None:
+        """Deliver nothing in one direction of one connection; they are counted from 0, in the order in which they were made.
+
+        What its source sends is still read, as far as there is room: the source finds nothing wrong. Nothing happens when the
+        connection has ended.
+        """
+        self._do(lambda: self._set_stopped(number, direction, True))
+
+    def release(self, number: int, direction: Direction) -> None:
+        """Deliver what was held; what is overdue leaves at once."""
+        self._do(lambda: self._set_stopped(number, direction, False))
 
     def delivered_bytes(self, direction: Direction) -> int:
         """Bytes handed over in this direction so far, over all connections."""
@@ -290,7 +306,8 @@ class DelayProxy:
                 client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
                 client.close()
             else:
-                self._connections.append(Connection(client, target, self._delay_s, self._held_bytes))
+                self._connections.append(Connection(self._accepted, client, target, self._delay_s, self._held_bytes))
+                self._accepted += 1
 
     def _drop(self, connection: Connection, reset: bool = False) -> None:
         self._connections.remove(connection)
@@ -308,6 +325,11 @@ class DelayProxy:
 
     def _set_stalled(self, stalled: bool) -> None:
         self._stalled = stalled
+
+    def _set_stopped(self, number: int, direction: Direction, stopped: bool) -> None:
+        for connection in self._connections:
+            if connection.number == number:
+                connection.flows[direction].stopped = stopped
 
     def _total(self, direction: Direction) -> int:
         return self._delivered[direction] + sum(connection.flows[direction].delivered for connection in self._connections)

@@ -1,18 +1,20 @@
-"""The first messages of a session: HELLO, ACCEPT, REJECT on the control lane, JOIN and JOINED on the other two (H03, H04).
+"""The first messages of a session: HELLO, ACCEPT, REJECT on the control lane, JOIN and JOINED on the others (H03, H04).
 
     client                          server
     control: HELLO         ---->
                            <----    ACCEPT (session id, token, axes, limits, device catalog) or REJECT (status)
     queue:   JOIN (token)  ---->
-    bulk:    JOIN (token)  ---->
+    bulk:    JOIN (token)  ---->    once for each connection that ACCEPT says
                            <----    JOINED on each lane, once it belongs to the session's process
 
 Each begins with the frame header, whose last field is the protocol version, and with MAGIC.
 
-    HELLO   0x01   capabilities u32 | required u32 | machine u8 | 0 x 3 | axes u32 | axes x (axis u64, epoch u64) | client text
-    ACCEPT  0x02   session id u64 | token x 16 | capabilities u32 | machine u8 | 0 x 3 | axes as in HELLO | window u32 | catalog
+    HELLO   0x01   capabilities u32 | required u32 | machine u8 | bulk u8 | 0 u16 | axes u32 | axes x (axis u64, epoch u64)
+                   | client text
+    ACCEPT  0x02   session id u64 | token x 16 | capabilities u32 | machine u8 | bulk u8 | 0 u16 | axes as in HELLO | window u32
+                   | staging u32 | catalog
     REJECT  0x03   status
-    JOIN    0x04   session id u64 | token x 16 | lane u64 (1 queue, 2 bulk)
+    JOIN    0x04   session id u64 | token x 16 | lane u64 (1 queue, 2 bulk, 3 to 9 more of bulk)
     JOINED  0x05   session id u64 | lane u64
 """
 
@@ -24,6 +26,7 @@ from typing import Final, TypeAlias
 
 from remora.base.frontier import MAX_FRONTIER
 from remora.errors import Error, PeerError, Status
+from remora.wire.bulk import MAX_STAGING, MIN_STAGING
 from remora.wire.catalog import DeviceEntry, read_catalog, write_catalog
 from remora.wire.layout import HEADER, MAGIC, VERSION, Reader, Writer
 from remora.wire.status import read_status, write_status
@@ -33,10 +36,12 @@ __all__ = [
     "CAPABILITIES",
     "CAPABILITY_BULK",
     "CAPABILITY_RDMA",
+    "CAPABILITY_SHARED",
     "HELLO",
     "JOIN",
     "JOINED",
     "JOIN_SIZE",
+    "MAX_BULK",
     "REJECT",
     "TOKEN_SIZE",
     "Accept",
@@ -49,17 +54,25 @@ __all__ = [
     "encode_bootstrap",
 ]
 
-HELLO, ACCEPT, REJECT, JOIN, JOINED = 0x01, 0x02, 0x03, 0x04, 0x05
+HELLO: Final = 0x01
+ACCEPT: Final = 0x02
+REJECT: Final = 0x03
+JOIN: Final = 0x04
+JOINED: Final = 0x05
 TOKEN_SIZE: Final = 16
 #: A JOIN frame has this many bytes, so a listener can read exactly one and hand the socket over.
 JOIN_SIZE: Final = 48
 MAX_CLIENT_NAME: Final = 256
-LANES: Final = (1, 2)
+#: Connections that a bulk lane may have, and the numbers of all lanes that join.
+MAX_BULK: Final = 8
+LANES: Final = range(1, 2 + MAX_BULK)
 
 #: Capability bits. A set bit that is not listed is refused.
 CAPABILITY_BULK: Final = 1
 CAPABILITY_RDMA: Final = 2
-CAPABILITIES: Final = CAPABILITY_BULK | CAPABILITY_RDMA
+#: The client maps memory of the server: descriptors come over the control lane, LEND on the bulk lane, and LOCATE answers.
+CAPABILITY_SHARED: Final = 4
+CAPABILITIES: Final = CAPABILITY_BULK | CAPABILITY_RDMA | CAPABILITY_SHARED
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +84,8 @@ class Hello:
     machine: int = 0
     axes: tuple[tuple[int, int], ...] = ()
     client: str = ""
+    bulk: int = 1
+    """Connections that the bulk lane should have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +101,11 @@ class Accept:
     """(axis, epoch) of the session's timelines; a new session's are at epoch 0."""
     command_window: int
     """Commands that may be submitted and not yet be answered by ADVANCE."""
+    staging: int
+    """Bytes of uploads that the server stages in all while their destinations are not ready."""
     devices: tuple[DeviceEntry, ...]
+    bulk: int = 1
+    """Connections that the bulk lane has: what HELLO asks for, or fewer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,12 +140,12 @@ def encode_bootstrap(message: Bootstrap) -> bytes:
     writer = Writer().raw(MAGIC)
     match message:
         case Hello():
-            writer.u32(message.capabilities).u32(message.required).u8(message.machine).u8(0).u16(0)
+            writer.u32(message.capabilities).u32(message.required).u8(message.machine).u8(message.bulk).u16(0)
             _write_axes(writer, message.axes).text(message.client, MAX_CLIENT_NAME)
             return writer.frame(HELLO, 0, VERSION)
         case Accept():
-            writer.u64(message.session_id).raw(message.token).u32(message.capabilities).u8(message.machine).u8(0).u16(0)
-            _write_axes(writer, message.axes).u32(message.command_window)
+            writer.u64(message.session_id).raw(message.token).u32(message.capabilities).u8(message.machine).u8(message.bulk).u16(0)
+            _write_axes(writer, message.axes).u32(message.command_window).u32(message.staging)
             write_catalog(writer, message.devices)
             return writer.frame(ACCEPT, 0, VERSION)
         case Reject():
@@ -179,24 +198,24 @@ def _check_lane(lane: int) -> int:
 
 def _read_hello(reader: Reader) -> Hello:
     capabilities, required = _read_capabilities(reader), _read_capabilities(reader)
-    machine = reader.u8()
-    reader.zeros(3)
+    machine, bulk = reader.u8(), _read_bulk(reader)
     axes = _read_axes(reader)
     client = reader.text(MAX_CLIENT_NAME)
     reader.end()
-    return Hello(capabilities, required, machine, axes, client)
+    return Hello(capabilities, required, machine, axes, client, bulk)
 
 
 def _read_accept(reader: Reader) -> Accept:
     session_id, token = _read_session(reader), bytes(reader.raw(TOKEN_SIZE))
-    capabilities, machine = _read_capabilities(reader), reader.u8()
-    reader.zeros(3)
-    axes, window = _read_axes(reader), reader.u32()
+    capabilities, machine, bulk = _read_capabilities(reader), reader.u8(), _read_bulk(reader)
+    axes, window, staging = _read_axes(reader), reader.u32(), reader.u32()
     if window == 0:
         raise PeerError("a command window of 0 admits nothing")
+    if not MIN_STAGING <= staging <= MAX_STAGING:
+        raise PeerError(f"a staging budget of {staging} bytes; it is {MIN_STAGING} to {MAX_STAGING}")
     if any(epoch for _, epoch in axes):
         raise PeerError("an axis of a new session starts at epoch 0")
-    return Accept(session_id, token, capabilities, machine, axes, window, read_catalog(reader))
+    return Accept(session_id, token, capabilities, machine, axes, window, staging, read_catalog(reader), bulk)
 
 
 def _read_capabilities(reader: Reader) -> int:
@@ -204,6 +223,14 @@ def _read_capabilities(reader: Reader) -> int:
     if bits & ~CAPABILITIES:
         raise PeerError(f"unknown capability bits {bits & ~CAPABILITIES:#x}", code=Status.PROTOCOL)
     return bits
+
+
+def _read_bulk(reader: Reader) -> int:
+    bulk = reader.u8()
+    reader.zeros(2)
+    if not 1 <= bulk <= MAX_BULK:
+        raise PeerError(f"{bulk} connections of the bulk lane; 1 to {MAX_BULK} are possible")
+    return bulk
 
 
 def _write_axes(writer: Writer, axes: tuple[tuple[int, int], ...]) -> Writer:

@@ -4,6 +4,7 @@ record         type u8 | 0 u8 | 0 u16 | bytes of the whole record u32 (a multipl
 ref            buffer id u64 | offset u64 | length u64 | slot u32 | 0 u32
                buffer id 0: bytes of the binding table's entry `slot`, to its end when the length is OPEN
 
+BARRIER      0x01   nothing
 SIGNAL_EVENT 0x02   event id u64
 RESET_EVENT  0x03   event id u64
 WAIT_EVENT   0x04   event id u64
@@ -11,6 +12,8 @@ FILL         0x11   ref | pattern u32 | pattern bytes u8 | 0 x 3
 UPDATE       0x12   ref | data bytes u32 | 0 u32 | data, padded
 COPY         0x13   ref of the source | ref of the target | bytes u64
 DISPATCH     0x20   executable u64 | kernel u32 | grid x y z u32 | bytes of constants u32 | bindings u32
+                    | bindings x ref | constants, padded
+INDIRECT     0x21   executable u64 | kernel u32 | 0 u32 | bytes of constants u32 | bindings u32 | ref of the grid (x y z u32)
                     | bindings x ref | constants, padded
 BEGIN_LABEL  0x30   text, padded
 END_LABEL    0x31   nothing
@@ -26,15 +29,17 @@ from collections.abc import Callable, Iterable
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from remora.errors import PeerError
-from remora.wire.calls import MAX_SLOTS
+from remora.wire.command_buffer_calls import MAX_SLOTS
 from remora.wire.layout import Reader, Writer
 
 __all__ = [
+    "BARRIER",
     "BEGIN_LABEL",
     "COPY",
     "DISPATCH",
     "END_LABEL",
     "FILL",
+    "INDIRECT",
     "MAX_LABEL",
     "MAX_RECORDS",
     "MAX_UPDATE",
@@ -44,10 +49,12 @@ __all__ = [
     "UPDATE",
     "WAIT_EVENT",
     "Recorded",
+    "RecordedBarrier",
     "RecordedCopy",
     "RecordedDispatch",
     "RecordedEvent",
     "RecordedFill",
+    "RecordedIndirect",
     "RecordedLabel",
     "RecordedUpdate",
     "Ref",
@@ -55,8 +62,8 @@ __all__ = [
     "encode_stream",
 ]
 
-SIGNAL_EVENT, RESET_EVENT, WAIT_EVENT = 0x02, 0x03, 0x04
-FILL, UPDATE, COPY, DISPATCH, BEGIN_LABEL, END_LABEL = 0x11, 0x12, 0x13, 0x20, 0x30, 0x31
+BARRIER, SIGNAL_EVENT, RESET_EVENT, WAIT_EVENT = 0x01, 0x02, 0x03, 0x04
+FILL, UPDATE, COPY, DISPATCH, INDIRECT, BEGIN_LABEL, END_LABEL = 0x11, 0x12, 0x13, 0x20, 0x21, 0x30, 0x31
 
 #: The length of a slot's range that goes to the end of whatever is there.
 OPEN: Final = (1 << 64) - 1
@@ -71,6 +78,7 @@ _FILL: Final = struct.Struct("<BBHI32s4sB3s")
 _UPDATE: Final = struct.Struct("<BBHI32sII")
 _COPY: Final = struct.Struct("<BBHI32s32sQ")
 _DISPATCH: Final = struct.Struct("<BBHIQIIIIII")
+_INDIRECT: Final = struct.Struct("<BBHIQIIII32s")
 _ZEROS: Final = bytes(8)
 
 
@@ -81,6 +89,10 @@ class Ref(NamedTuple):
     offset: int
     length: int
     slot: int = 0
+
+
+class RecordedBarrier(NamedTuple):
+    """Nothing, in its place."""
 
 
 class RecordedEvent(NamedTuple):
@@ -122,13 +134,32 @@ class RecordedDispatch(NamedTuple):
     constants: bytes
 
 
+class RecordedIndirect(NamedTuple):
+    """A kernel launch over the grid that is at a place when its turn comes."""
+
+    executable: int
+    kernel: int
+    grid: Ref
+    bindings: tuple[Ref, ...]
+    constants: bytes
+
+
 class RecordedLabel(NamedTuple):
     """BEGIN_LABEL, or END_LABEL when the text is empty."""
 
     text: str
 
 
-Recorded: TypeAlias = RecordedEvent | RecordedFill | RecordedUpdate | RecordedCopy | RecordedDispatch | RecordedLabel
+Recorded: TypeAlias = (
+    RecordedBarrier
+    | RecordedEvent
+    | RecordedFill
+    | RecordedUpdate
+    | RecordedCopy
+    | RecordedDispatch
+    | RecordedIndirect
+    | RecordedLabel
+)
 
 
 # -- encoding -----------------------------------------------------------------------------------------------------------------
@@ -141,6 +172,10 @@ def encode_stream(records: Iterable[Recorded]) -> bytes:
 
 def _ref(ref: Ref) -> bytes:
     return _REF.pack(*ref, 0)
+
+
+def _encode_barrier(_: RecordedBarrier) -> bytes:
+    return _HEAD.pack(BARRIER, 0, 0, _HEAD.size)
 
 
 def _encode_event(record: RecordedEvent) -> bytes:
@@ -169,6 +204,14 @@ def _encode_dispatch(record: RecordedDispatch) -> bytes:
     return b"".join((head, *map(_ref, bindings), constants, _ZEROS[: -size % 8]))
 
 
+def _encode_indirect(record: RecordedIndirect) -> bytes:
+    executable, kernel, grid, bindings, constants = record
+    size, count = len(constants), len(bindings)
+    total = _INDIRECT.size + _REF.size * count + (size + 7 & ~7)
+    head = _INDIRECT.pack(INDIRECT, 0, 0, total, executable, kernel, 0, size, count, _ref(grid))
+    return b"".join((head, *map(_ref, bindings), constants, _ZEROS[: -size % 8]))
+
+
 def _encode_label(record: RecordedLabel) -> bytes:
     if not record.text:
         return _HEAD.pack(END_LABEL, 0, 0, _HEAD.size)
@@ -177,11 +220,13 @@ def _encode_label(record: RecordedLabel) -> bytes:
 
 
 _ENCODERS: Final[dict[type, Callable[[Any], bytes]]] = {
+    RecordedBarrier: _encode_barrier,
     RecordedEvent: _encode_event,
     RecordedFill: _encode_fill,
     RecordedUpdate: _encode_update,
     RecordedCopy: _encode_copy,
     RecordedDispatch: _encode_dispatch,
+    RecordedIndirect: _encode_indirect,
     RecordedLabel: _encode_label,
 }
 
@@ -224,6 +269,11 @@ def _read_ref(view: memoryview | bytes, pos: int = 0) -> Ref:
     return Ref(buffer, offset, length, slot)
 
 
+def _decode_barrier(_view: memoryview, pos: int, end: int) -> RecordedBarrier:
+    _fixed(end - pos, _HEAD, "BARRIER")
+    return RecordedBarrier()
+
+
 def _decode_event(view: memoryview, pos: int, end: int) -> RecordedEvent:
     _fixed(end - pos, _EVENT, "event")
     kind, _, _, _, event = _EVENT.unpack_from(view, pos)
@@ -258,14 +308,28 @@ def _decode_dispatch(view: memoryview, pos: int, end: int) -> RecordedDispatch:
     if end - pos < _DISPATCH.size:
         raise PeerError("a recorded DISPATCH shorter than its header")
     _, _, _, _, executable, kernel, x, y, z, size, count = _DISPATCH.unpack_from(view, pos)
-    pos += _DISPATCH.size
+    return RecordedDispatch(executable, kernel, (x, y, z), *_read_arguments(view, pos + _DISPATCH.size, end, size, count))
+
+
+def _decode_indirect(view: memoryview, pos: int, end: int) -> RecordedIndirect:
+    if end - pos < _INDIRECT.size:
+        raise PeerError("a recorded INDIRECT shorter than its header")
+    _, _, _, _, executable, kernel, zero, size, count, grid = _INDIRECT.unpack_from(view, pos)
+    if zero:
+        raise PeerError("a recorded INDIRECT with reserved bits")
+    arguments = _read_arguments(view, pos + _INDIRECT.size, end, size, count)
+    return RecordedIndirect(executable, kernel, _read_ref(grid), *arguments)
+
+
+def _read_arguments(view: memoryview, pos: int, end: int, size: int, count: int) -> tuple[tuple[Ref, ...], bytes]:
+    """The bindings and constants of a dispatch, which fill view[pos:end]."""
     if end - pos != _REF.size * count + (size + 7 & ~7):
-        raise PeerError(f"a recorded DISPATCH with {count} bindings and {size} bytes of constants in {end - pos} bytes")
+        raise PeerError(f"a recorded dispatch with {count} bindings and {size} bytes of constants in {end - pos} bytes")
     after = pos + _REF.size * count
     if any(view[after + size : end]):
-        raise PeerError("a recorded DISPATCH with padding that is not zero")
+        raise PeerError("a recorded dispatch with padding that is not zero")
     bindings = tuple([_read_ref(view, at) for at in range(pos, after, _REF.size)])
-    return RecordedDispatch(executable, kernel, (x, y, z), bindings, bytes(view[after : after + size]))
+    return bindings, bytes(view[after : after + size])
 
 
 def _decode_begin(view: memoryview, pos: int, end: int) -> RecordedLabel:
@@ -283,6 +347,7 @@ def _decode_end(_view: memoryview, pos: int, end: int) -> RecordedLabel:
 
 
 _DECODERS: Final[dict[int, Callable[[memoryview, int, int], Recorded]]] = {
+    BARRIER: _decode_barrier,
     SIGNAL_EVENT: _decode_event,
     RESET_EVENT: _decode_event,
     WAIT_EVENT: _decode_event,
@@ -290,6 +355,7 @@ _DECODERS: Final[dict[int, Callable[[memoryview, int, int], Recorded]]] = {
     UPDATE: _decode_update,
     COPY: _decode_copy,
     DISPATCH: _decode_dispatch,
+    INDIRECT: _decode_indirect,
     BEGIN_LABEL: _decode_begin,
     END_LABEL: _decode_end,
 }

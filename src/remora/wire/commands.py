@@ -10,6 +10,12 @@ DOWNLOAD 7   range | transfer id u64    the data goes over bulk
 DISPATCH 8   executable u64 | kernel u32 | grid x y z u32 | bytes of constants u16 | bindings u16 | 0 u32
              | bindings x range | constants, padded
 EXECUTE  9   see wire.execute
+FILE_READ 12, FILE_WRITE 13   see wire.file_commands
+ALLOCA   10  buffer id u64              the memory of a late buffer comes
+DEALLOCA 11  buffer id u64              the memory goes
+EXTENSION 16  see wire.extension
+LOCATE   17  range                      RESULT says where the memory is (wire.sharing_calls); needs CAPABILITY_SHARED
+DISPATCH_INDIRECT 14   buffer id u64 | offset u64 | body of a DISPATCH with the grid 0: the buffer holds x y z u32
 """
 
 from __future__ import annotations
@@ -19,16 +25,22 @@ from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 from remora.errors import PeerError
+from remora.wire import file_commands
 from remora.wire.execute import decode_execute
+from remora.wire.extension import EXTENSION, decode_extension
 
 __all__ = [
+    "ALLOCA",
     "BARRIER",
     "COPY",
+    "DEALLOCA",
     "DECODERS",
     "DISPATCH",
+    "DISPATCH_INDIRECT",
     "DOWNLOAD",
     "EXECUTE",
     "FILL",
+    "LOCATE",
     "MAX_BINDINGS",
     "MAX_CONSTANTS",
     "MAX_INLINE",
@@ -37,12 +49,15 @@ __all__ = [
     "UPLOAD",
     "Copy",
     "Dispatch",
+    "DispatchIndirect",
     "Fill",
     "Range",
     "Transfer",
     "Update",
+    "encode_buffer",
     "encode_copy",
     "encode_dispatch",
+    "encode_dispatch_indirect",
     "encode_fill",
     "encode_range",
     "encode_transfer",
@@ -50,6 +65,7 @@ __all__ = [
 ]
 
 BARRIER, FILL, UPDATE, COPY, READ, UPLOAD, DOWNLOAD, DISPATCH, EXECUTE = range(1, 10)
+ALLOCA, DEALLOCA, DISPATCH_INDIRECT, LOCATE = 10, 11, 14, 17
 
 #: Data up to this size rides inside UPDATE and RESULT; more goes over bulk.
 MAX_INLINE: Final = 64 << 10
@@ -63,6 +79,9 @@ _COPY: Final = struct.Struct("<QQQQQ")
 _TRANSFER: Final = struct.Struct("<QQQQ")
 _DISPATCH: Final = struct.Struct("<QIIIIHHI")
 _RANGES: Final = tuple(struct.Struct(f"<{3 * count}Q") for count in range(MAX_BINDINGS + 1))
+_BUFFER: Final = struct.Struct("<Q")
+_PLACE: Final = struct.Struct("<QQ")
+_NO_GRID: Final = (0, 0, 0)
 _ZEROS: Final = bytes(8)
 
 
@@ -89,7 +108,7 @@ class Update(NamedTuple):
     buffer: int
     offset: int
     length: int
-    data: memoryview
+    data: "memoryview"  # noqa: UP037  # mypyc does not know the name in a class body
 
 
 class Copy(NamedTuple):
@@ -121,8 +140,16 @@ class Dispatch(NamedTuple):
     constants: bytes
 
 
+class DispatchIndirect(NamedTuple):
+    """A kernel launch over the grid that a buffer holds at an offset; the grid of `dispatch` is zero."""
+
+    buffer: int
+    offset: int
+    dispatch: Dispatch
+
+
 def encode_range(buffer: int, offset: int, length: int) -> bytes:
-    """Body of READ."""
+    """Body of READ and LOCATE."""
     return _RANGE.pack(buffer, offset, length)
 
 
@@ -155,6 +182,18 @@ def encode_dispatch(executable: int, kernel: int, grid: tuple[int, int, int], bi
     return head + constants + _ZEROS[: -size % 8] if size else head
 
 
+def encode_dispatch_indirect(
+    buffer: int, offset: int, executable: int, kernel: int, bindings: list[int], constants: bytes
+) -> bytes:
+    """Body of DISPATCH_INDIRECT; `bindings` is flat as in `Dispatch`."""
+    return _PLACE.pack(buffer, offset) + encode_dispatch(executable, kernel, _NO_GRID, bindings, constants)
+
+
+def encode_buffer(buffer: int) -> bytes:
+    """Body of ALLOCA and DEALLOCA."""
+    return _BUFFER.pack(buffer)
+
+
 def _decode_barrier(_view: memoryview, pos: int, end: int) -> None:
     if pos != end:
         raise PeerError("a BARRIER with a body")
@@ -166,6 +205,11 @@ def _decode_range(view: memoryview, pos: int, end: int) -> Range:
     if span.length > MAX_INLINE:
         raise PeerError(f"a READ of {span.length} bytes; above {MAX_INLINE} it is a DOWNLOAD")
     return span
+
+
+def _decode_locate(view: memoryview, pos: int, end: int) -> Range:
+    _expect(end - pos, _RANGE.size, "LOCATE")
+    return Range(*_RANGE.unpack_from(view, pos))
 
 
 def _decode_fill(view: memoryview, pos: int, end: int) -> Fill:
@@ -215,6 +259,22 @@ def _decode_dispatch(view: memoryview, pos: int, end: int) -> Dispatch:
     return Dispatch(executable, kernel, (x, y, z), bindings, bytes(view[pos : pos + size]))
 
 
+def _decode_dispatch_indirect(view: memoryview, pos: int, end: int) -> DispatchIndirect:
+    if end - pos < _PLACE.size:
+        raise PeerError("a DISPATCH_INDIRECT shorter than its header")
+    buffer, offset = _PLACE.unpack_from(view, pos)
+    dispatch = _decode_dispatch(view, pos + _PLACE.size, end)
+    if dispatch.grid != _NO_GRID:
+        raise PeerError(f"a DISPATCH_INDIRECT with the grid {dispatch.grid} beside that of its buffer")
+    return DispatchIndirect(buffer, offset, dispatch)
+
+
+def _decode_buffer(view: memoryview, pos: int, end: int) -> int:
+    _expect(end - pos, _BUFFER.size, "ALLOCA or DEALLOCA")
+    buffer: int = _BUFFER.unpack_from(view, pos)[0]
+    return buffer
+
+
 def _expect(got: int, want: int, name: str) -> None:
     if got != want:
         raise PeerError(f"the body of a {name} has {want} bytes, not {got}")
@@ -231,4 +291,10 @@ DECODERS: Final[dict[int, Callable[[memoryview, int, int], Any]]] = {
     DOWNLOAD: _decode_transfer,
     DISPATCH: _decode_dispatch,
     EXECUTE: decode_execute,
+    **file_commands.DECODERS,
+    ALLOCA: _decode_buffer,
+    DEALLOCA: _decode_buffer,
+    DISPATCH_INDIRECT: _decode_dispatch_indirect,
+    EXTENSION: decode_extension,
+    LOCATE: _decode_locate,
 }

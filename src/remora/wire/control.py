@@ -6,16 +6,19 @@ GOAWAY    0x12   status: the sender ends the session in good order
 FAILURE   0x13   status: the session is dead, and why (also sent by the server for a session process that died)
 REQUEST   0x14   id u32 | method u16 | 0 u16 | body of the method
 RESPONSE  0x15   id u32 | method u16 | ok u8 | 0 u8 | body of the method's answer if ok, a status if not
+RECORDS   0x18   and TAKEN 0x19: of a profile, see there
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from remora.errors import Error, PeerError
-from remora.wire.calls import METHODS, Call, Loaded, Method, method_of
-from remora.wire.layout import HEADER, Reader, Writer, is_id
+from remora.wire.calls import METHODS, method_of
+from remora.wire.layout import HEADER, Reader, Writer
+from remora.wire.method import Method
+from remora.wire.profile import RECORDS, TAKEN, Records, Taken, read_records, read_taken, write_records, write_taken
 from remora.wire.status import read_status, write_status
 
 __all__ = [
@@ -37,7 +40,12 @@ __all__ = [
     "encode_control",
 ]
 
-PING, PONG, GOAWAY, FAILURE, REQUEST, RESPONSE = 0x10, 0x11, 0x12, 0x13, 0x14, 0x15
+PING: Final = 0x10
+PONG: Final = 0x11
+GOAWAY: Final = 0x12
+FAILURE: Final = 0x13
+REQUEST: Final = 0x14
+RESPONSE: Final = 0x15
 #: Requests of one session that may wait for their responses.
 MAX_REQUESTS: Final = 256
 
@@ -72,22 +80,22 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """Client: a call. Ids are given by the client and are not 0."""
+    """Client: a call; `body` is its method's dataclass (wire.calls). Ids are given by the client and are not 0."""
 
     id: int
-    body: Call
+    body: Any
 
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """Server: the answer to the request with the same id, or its failure."""
+    """Server: the answer to the request with the same id (of its method's kind), or an Error."""
 
     id: int
     method: int
-    body: Loaded | Error
+    body: Any
 
 
-Control: TypeAlias = Ping | Pong | Goaway | Failure | Request | Response
+Control: TypeAlias = Ping | Pong | Goaway | Failure | Request | Response | Records | Taken
 
 
 def encode_control(message: Control) -> bytes:
@@ -105,10 +113,14 @@ def encode_control(message: Control) -> bytes:
         case Request():
             method = method_of(message.body)
             return METHODS[method].write(writer.u32(message.id).u16(method).u16(0), message.body).frame(REQUEST)
+        case Records():
+            return write_records(writer, message).frame(RECORDS)
+        case Taken():
+            return write_taken(writer, message).frame(TAKEN)
     writer.u32(message.id).u16(message.method).u8(not isinstance(message.body, Error)).u8(0)
     if isinstance(message.body, Error):
         return write_status(writer, message.body).frame(RESPONSE)
-    return writer.u64(message.body.resource).frame(RESPONSE)
+    return METHODS[message.method].write_answer(writer, message.body).frame(RESPONSE)
 
 
 def decode_control(frame: memoryview) -> Control:
@@ -134,6 +146,10 @@ def decode_control(frame: memoryview) -> Control:
             return Request(request_id, method.read(reader))
         case 0x15:
             return _read_response(reader)
+        case 0x18:
+            return read_records(reader)
+        case 0x19:
+            return read_taken(reader)
     raise PeerError(f"an unknown control frame {kind:#x}")
 
 
@@ -162,8 +178,4 @@ def _read_response(reader: Reader) -> Response:
         raise PeerError(f"a response that is neither good nor bad ({good})")
     if not good:
         return Response(request_id, number, read_status(reader))
-    resource = reader.u64()
-    reader.end()
-    if not is_id(resource, method.makes, provisional=False):
-        raise PeerError(f"a response names {resource:#x}, which is no id of {method.thing}")
-    return Response(request_id, number, Loaded(resource))
+    return Response(request_id, number, method.read_answer(reader))

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple, TypeAlias
 
 from remora.errors import PeerError
-from remora.wire.calls import MAX_SLOTS, MAX_STREAM
+from remora.wire.command_buffer_calls import MAX_SLOTS, MAX_STREAM
 
 __all__ = [
     "MAX_EXECUTE",

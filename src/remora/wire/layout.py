@@ -117,9 +117,13 @@ class Reader:
         if count * size > self._end - self._pos:
             raise PeerError(f"{self._name} announces {count} items and is too short for them")
 
+    def pad(self) -> None:
+        """The zero padding to a multiple of 8."""
+        self.zeros(-self._pos % 8)
+
     def end(self) -> None:
         """The zero padding to a multiple of 8, and then nothing."""
-        self.zeros(-self._pos % 8)
+        self.pad()
         if self._pos != self._end:
             raise PeerError(f"{self._name} has {self._end - self._pos} bytes too many")
 
@@ -157,6 +161,11 @@ class Writer:
         self._bytes += data
         return self
 
+    def pad(self) -> Writer:
+        """Zeros to a multiple of 8."""
+        self._bytes += _ZEROS[: -len(self._bytes) % 8]
+        return self
+
     def text(self, text: str, limit: int) -> Writer:
         """A u16 length and UTF-8, cut at a character's end to at most `limit` bytes; NULs become spaces."""
         data = text.replace("\0", " ").encode("utf-8", "replace")[:limit]
@@ -165,6 +174,6 @@ class Writer:
 
     def frame(self, kind: int, flags: int = 0, aux: int = 0) -> bytes:
         """The whole frame."""
-        self._bytes += _ZEROS[: -len(self._bytes) % 8]
+        self.pad()
         HEADER.pack_into(self._bytes, 0, len(self._bytes), kind, flags, aux)
         return bytes(self._bytes)

@@ -1,7 +1,7 @@
 """Frames of the queue lane: the hot path, so plain functions over precompiled structs instead of a dataclass a message.
 
     COMMAND    size u32 | 0x30 | op u8 | waits u8 | 0 | axis u64 | epoch u64 | waits x (axis u64, epoch u64) | body of the op
-    ALLOCATE   size u32 | 0x31 | 0 u8  | device u16   | provisional id u64 | size in bytes u64
+    ALLOCATE   size u32 | 0x31 | late u8 | device u16 | provisional id u64 | size in bytes u64
     RELEASE    size u32 | 0x32 | 0 u8  | count u16    | submissions u64 | count x id u64
     ADVANCE    size u32 | 0x38 | failed u8 | names u16 | axis u64 | epoch u64 | names x (provisional u64, id u64) | status if failed
     RESULT     size u32 | 0x39 | pad u8 | 0 u16       | axis u64 | epoch u64 | data of a READ, and `pad` bytes (0 to 7) of zero
@@ -14,6 +14,7 @@ on the axis up to and including `epoch` is done; a failed one says that `epoch` 
 ADVANCE is no error, and one at epoch 0 only brings names. Each ALLOCATE is answered once: by a name in an ADVANCE or by UNNAMED.
 EVENT does what the host does with an event, at once: CREATE 0 (its provisional id stays), SIGNAL 1, RESET 2, QUERY 3, WAIT 4.
 STATE answers QUERY with its number, and WAIT once the event is set; of several WAITs that end together the last is answered.
+A late ALLOCATE makes a buffer without memory, which the command ALLOCA gives it.
 RELEASE names the number of COMMANDs sent before it: the server frees nothing while one of them is not yet submitted to the device.
 """
 
@@ -116,19 +117,19 @@ def decode_command(view: memoryview, pos: int, size: int) -> tuple[int, int, int
     return op, axis, epoch, waits, pos + 24 + 16 * count
 
 
-def encode_allocate(device: int, resource: int, size: int) -> bytes:
-    """An ALLOCATE."""
-    return _PAIR_HEAD.pack(24, ALLOCATE, 0, device, resource, size)
+def encode_allocate(device: int, resource: int, size: int, late: bool) -> bytes:
+    """An ALLOCATE; a late one leaves the memory to the command ALLOCA."""
+    return _PAIR_HEAD.pack(24, ALLOCATE, late, device, resource, size)
 
 
-def decode_allocate(view: memoryview, pos: int, size: int) -> tuple[int, int, int]:
-    """(device, provisional id, bytes)."""
-    _, _, zero, device, resource, count = _exact(view, pos, size, 24, "ALLOCATE")
-    if zero:
+def decode_allocate(view: memoryview, pos: int, size: int) -> tuple[int, int, int, bool]:
+    """(device, provisional id, bytes, late)."""
+    _, _, late, device, resource, count = _exact(view, pos, size, 24, "ALLOCATE")
+    if late > 1:
         raise PeerError("an ALLOCATE with unknown flags")
     if not is_id(resource, ResourceType.BUFFER, provisional=True):
         raise PeerError(f"an ALLOCATE under {resource:#x}, which is no provisional id of a buffer")
-    return device, resource, count
+    return device, resource, count, bool(late)
 
 
 def encode_release(submissions: int, ids: list[int]) -> bytes:

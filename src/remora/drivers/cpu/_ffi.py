@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+import os
 from collections.abc import Callable
-from ctypes import POINTER, Structure, c_char_p, c_double, c_int, c_size_t, c_uint8, c_uint16, c_uint32, c_uint64, c_void_p
+from ctypes import POINTER, Structure, c_char_p, c_double, c_int, c_int64, c_size_t, c_uint8, c_uint16, c_uint32, c_uint64, c_void_p
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,7 +22,10 @@ __all__ = [
     "PoolLibrary",
     "copy_bytes",
     "load_pool",
+    "map_memory",
+    "protect_memory",
     "set_bytes",
+    "unmap_memory",
 ]
 
 POOL_PATH = Path(__file__).with_name("_pool.so")
@@ -33,6 +37,38 @@ copy_bytes: Callable[[int, int, int], int | None] = ctypes.CFUNCTYPE(c_void_p, c
 set_bytes: Callable[[int, int, int], int | None] = ctypes.CFUNCTYPE(c_void_p, c_void_p, c_int, c_size_t)(
     ctypes.cast(ctypes.CDLL(None).memset, c_void_p).value or 0
 )
+
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_mmap = ctypes.CFUNCTYPE(c_void_p, c_void_p, c_size_t, c_int, c_int, c_int, c_int64, use_errno=True)(("mmap", _libc))
+_munmap = ctypes.CFUNCTYPE(c_int, c_void_p, c_size_t, use_errno=True)(("munmap", _libc))
+_mprotect = ctypes.CFUNCTYPE(c_int, c_void_p, c_size_t, c_int, use_errno=True)(("mprotect", _libc))
+_MAP_FAILED = ctypes.c_size_t(-1).value
+
+
+def map_memory(address: int, size: int, protection: int, flags: int, fd: int, offset: int) -> int:
+    """mmap(2); the address. Raises OSError."""
+    found = _mmap(address, size, protection, flags, fd, offset)
+    if found is None or found == _MAP_FAILED:
+        raise _system_error()
+    return int(found)
+
+
+def unmap_memory(address: int, size: int) -> None:
+    """munmap(2). Raises OSError."""
+    if _munmap(address, size):
+        raise _system_error()
+
+
+def protect_memory(address: int, size: int, protection: int) -> None:
+    """mprotect(2). Raises OSError."""
+    if _mprotect(address, size, protection):
+        raise _system_error()
+
+
+def _system_error() -> OSError:
+    number = ctypes.get_errno()
+    return OSError(number, os.strerror(number))
 
 
 class Environment(Structure):

@@ -2,51 +2,45 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeAlias
 
-from remora.errors import ClosedError
-from remora.hal.buffer import Access, Buffer, Mapping
+from remora.errors import UnsupportedError
+from remora.hal.memory_buffer import MappedBuffer
+from remora.hal.memory_file import MemoryPlace
 
 if TYPE_CHECKING:
-    from remora.drivers.cpu.device import CpuDevice
+    from remora.drivers.cpu.late import LateBlock
     from remora.drivers.cpu.memory import Block
 
-__all__ = ["CpuBuffer"]
+__all__ = ["AnyBlock", "CpuBuffer"]
+
+AnyBlock: TypeAlias = "Block | LateBlock"
 
 
-class CpuBuffer(Buffer):
+class CpuBuffer(MappedBuffer[AnyBlock]):
     """Memory in a memfd. Submitted operations hold the block, so it outlives `close()` until they are done."""
 
-    __slots__ = ("_block",)
-
-    def __init__(self, device: CpuDevice, block: Block) -> None:
-        super().__init__(device, block.size)
-        self._block: Block | None = block
-
-    @property
-    def block(self) -> Block:
-        """The memory. Raises ClosedError after `close()`."""
-        block = self._block
-        if block is None:
-            raise ClosedError(f"{self!r} was closed; allocate a new one")
-        return block
+    __slots__ = ()
 
     def descriptor(self) -> tuple[int, int]:
         """(file descriptor, offset in it): another process maps the same memory from these. Borrowed; valid while it is open."""
-        return self.block.segment.fd, self.block.offset
+        if self._pages is not None:
+            raise UnsupportedError("a reservation is in no single file: share an ordinary buffer instead")
+        return self.memory.segment.fd, self.memory.offset
 
     def host_memory(self) -> memoryview | None:
-        """See `Buffer.host_memory`."""
-        return self.block.view[: self.size]
+        """See `Buffer.host_memory`. Raises NotMadeError when it is late."""
+        return self.memory.at(0, self.size)
 
-    def _map(self, access: Access, offset: int, size: int, timeout: float | None) -> memoryview:
-        self.device.queue.wait_idle(timeout)
-        return self.block.view[offset : offset + size]
+    def memory_at_turn(self) -> Callable[[], memoryview] | None:
+        """See `Buffer.memory_at_turn`."""
+        block = self.memory
+        return lambda: block.at(0, block.size)
 
-    def _unmap(self, mapping: Mapping) -> None:
-        """Nothing to publish: the mapping was the memory."""
-
-    def _release(self) -> None:
-        block, self._block = self._block, None
-        if block is not None:
-            block.retire()
+    def place_at_turn(self) -> Callable[[], MemoryPlace] | None:
+        """See `Buffer.place_at_turn`."""
+        if self._pages is not None:
+            return None
+        block = self.memory
+        return lambda: MemoryPlace(block.segment, block.offset)

@@ -1,9 +1,10 @@
 """Recordings in the form that pool.c plays: at `seal` a recording becomes streams of packed operations, one native call each.
 
-A stream ends only where an event is set, cleared or waited for. What a binding table decides is left open in the stream, and a
-list of relocations says where. An execution with a table or patches works on its own copy of the stream: C fills the table's
-addresses in, then the patched dispatches are packed over the recorded ones, which have the same size. Other executions share the
-stream as it is.
+A stream ends only where an event is set, cleared or waited for, and at a dispatch whose grid is in a buffer, which is read then.
+What a binding table decides is left open in the stream, and a list of relocations says where. An execution with a table or patches
+works on its own copy of the stream: C fills the table's addresses in, then patched dispatches are packed over the recorded ones of
+the same size. Other executions share the stream as it is. A buffer without memory yet (hal.late) is a relocation too, against an
+entry behind the table's.
 """
 
 from __future__ import annotations
@@ -14,17 +15,22 @@ from ctypes import addressof, c_char
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, cast
 
 from remora.drivers.cpu._ffi import HostPin
+from remora.drivers.cpu.places import Place, block_of, entries_of, numbers_of, place
 from remora.errors import ClosedError, Status, UsageError
 from remora.hal.buffer import Buffer, BufferView
 from remora.hal.host_queue import INLINE_NS
+from remora.hal.late import NotMadeError
 from remora.hal.records import (
+    BarrierRecord,
     Binding,
     CopyRecord,
     DispatchRecord,
     EventAction,
     EventRecord,
     FillRecord,
+    IndirectRecord,
     LabelRecord,
+    Launch,
     Record,
     Slot,
     UpdateRecord,
@@ -32,11 +38,11 @@ from remora.hal.records import (
 )
 
 if TYPE_CHECKING:
-    from remora.drivers.cpu.buffer import CpuBuffer
+    from remora.drivers.cpu.buffer import AnyBlock
     from remora.drivers.cpu.executable import CpuKernel, Program
-    from remora.drivers.cpu.memory import Block
+    from remora.hal.executable import Kernel
 
-__all__ = ["Recording", "Run", "block_of"]
+__all__ = ["Execution", "IndirectCall", "Part", "Recording", "Run"]
 
 #: `remora_relocate`: stream, relocations, how many, packed table.
 Relocate: TypeAlias = "Callable[[int, bytes, int, bytes], None]"
@@ -67,12 +73,27 @@ class Run(NamedTuple):
 
 
 class Call(NamedTuple):
-    """A patched dispatch: the number of its record, and `numbers` for the addresses of its bindings followed by their sizes."""
+    """A patched dispatch: the number of its record, and where its bindings are."""
 
     number: int
     program: Program
     record: DispatchRecord
-    numbers: Sequence[int]
+    places: list[Place]
+
+
+class IndirectCall(NamedTuple):
+    """A dispatch whose grid is read at its turn: the number of its record, and where everything is."""
+
+    number: int
+    kernel: Kernel
+    program: Program
+    grid: Place
+    constants: bytes
+    places: list[Place]
+
+
+#: What an execution plays, in order.
+Part: TypeAlias = "Run | IndirectCall | tuple[int, EventRecord]"
 
 
 class Stream:
@@ -83,34 +104,34 @@ class Stream:
         self.places = bytearray()
         self.calls: dict[int, int] = {}
 
-    def dispatch(self, number: int, record: DispatchRecord, program: Program, blocks: set[Block]) -> None:
+    def dispatch(self, number: int, record: DispatchRecord, program: Program, memory: Held) -> None:
         """Append a kernel launch."""
         at = self._grow(HEAD.size + program.call_bytes)
         HEAD.pack_into(self.packed, at, DISPATCH, HEAD.size + program.call_bytes, number, 0)
         call = at + HEAD.size
         self.calls[number] = call
-        numbers = self._bindings(record.bindings, call + program.bindings_at, blocks)
+        numbers = self._bindings(record.bindings, call + program.bindings_at, memory)
         program.pack_into(self.packed, call, program.address, *record.grid, 0, record.constants, *numbers)
 
-    def fill(self, number: int, record: FillRecord, blocks: set[Block]) -> None:
+    def fill(self, number: int, record: FillRecord, memory: Held) -> None:
         """Append a fill."""
         at = self._grow(FILL_OPERATION.size)
-        target = self._address(record.target, at + 16, at + 24, blocks)
+        target = self._address(record.target, at + 16, at + 24, memory)
         pattern, step = int.from_bytes(record.pattern, "little"), len(record.pattern)
         FILL_OPERATION.pack_into(
             self.packed, at, FILL, FILL_OPERATION.size, number, 0, target, max(record.target.size, 0), pattern, step
         )
 
-    def copy(self, number: int, record: CopyRecord, blocks: set[Block]) -> None:
+    def copy(self, number: int, record: CopyRecord, memory: Held) -> None:
         """Append a copy between device memory."""
         at = self._grow(COPY_OPERATION.size)
-        target, source = self._address(record.target, at + 16, 0, blocks), self._address(record.source, at + 24, 0, blocks)
+        target, source = self._address(record.target, at + 16, 0, memory), self._address(record.source, at + 24, 0, memory)
         COPY_OPERATION.pack_into(self.packed, at, COPY, COPY_OPERATION.size, number, 0, target, source, record.size)
 
-    def update(self, number: int, record: UpdateRecord, address: int, blocks: set[Block]) -> None:
+    def update(self, number: int, record: UpdateRecord, address: int, memory: Held) -> None:
         """Append a copy from host memory at `address`."""
         at = self._grow(COPY_OPERATION.size)
-        target = self._address(record.target, at + 16, 0, blocks)
+        target = self._address(record.target, at + 16, 0, memory)
         COPY_OPERATION.pack_into(self.packed, at, COPY, COPY_OPERATION.size, number, 0, target, address, len(record.data))
 
     def freeze(self) -> None:
@@ -129,7 +150,8 @@ class Stream:
         memory = self._type.from_buffer_copy(self._shared)
         address = addressof(memory)
         relocate(address, self._places, self._place_count, entries)
-        for number, program, record, numbers in patches:
+        for number, program, record, places in patches:
+            numbers = numbers_of(places)
             program.pack_into(memory, self.calls[number], program.address, *record.grid, 0, record.constants, *numbers)
         return Run(address, len(self.packed), self._numbers, memory)
 
@@ -138,62 +160,86 @@ class Stream:
         self.packed += bytes(size)
         return at
 
-    def _bindings(self, bindings: Sequence[Binding], at: int, blocks: set[Block]) -> list[int]:
+    def _bindings(self, bindings: Sequence[Binding], at: int, memory: Held) -> list[int]:
         """Addresses, then sizes; zeros and a relocation for each slot."""
         count = len(bindings)
-        addresses = [self._address(each, at + 8 * index, at + 8 * (count + index), blocks) for index, each in enumerate(bindings)]
+        addresses = [self._address(each, at + 8 * index, at + 8 * (count + index), memory) for index, each in enumerate(bindings)]
         return addresses + [max(binding.size, 0) for binding in bindings]
 
-    def _address(self, binding: Binding, at: int, size_at: int, blocks: set[Block]) -> int:
+    def _address(self, binding: Binding, at: int, size_at: int, memory: Held) -> int:
         if isinstance(binding, Slot):
             self.places += RELOCATION.pack(at, size_at, binding.index, binding.offset, binding.size)
             return 0
         block = block_of(binding)
-        blocks.add(block)
-        return block.address + binding.offset
+        memory.blocks.add(block)
+        try:
+            return block.address + binding.offset
+        except NotMadeError:
+            self.places += RELOCATION.pack(at, size_at, memory.entry(block), binding.offset, binding.size)
+            return 0
+
+
+class Held:
+    """The memory that a recording names itself: what keeps it alive, and what of it is still to come, as entries of the table."""
+
+    def __init__(self, slots: int) -> None:
+        self.blocks: set[AnyBlock] = set()
+        self.late: list[Place] = []
+        self._slots = slots
+
+    def entry(self, block: AnyBlock) -> int:
+        """The entry that stands for all of a late block."""
+        self.late.append(Place(block, 0, block.size))
+        return self._slots + len(self.late) - 1
 
 
 class Recording:
-    """A sealed command buffer: streams with event records between them, what keeps their memory and code, and what they cost."""
+    """A sealed command buffer: streams with what is no part of one between them, what keeps memory and code, and what it costs."""
 
     def __init__(self, records: Sequence[Record], slots: int) -> None:
         self.records = records
-        self._parts: list[Stream | tuple[int, EventRecord]] = []
-        self._blocks: set[Block] = set()
+        self.parts: list[Stream | tuple[int, EventRecord] | int] = []
+        self.memory = Held(slots)
         self._calls: dict[int, tuple[Stream, Program]] = {}
+        self._indirect_programs: dict[int, Program] = {}
         self._workgroups: dict[Program, int] = {}
         self._open_fills: dict[int, int] = {}  # how often each slot is filled to its end
         self._fixed_ns = 0.0
-        self._entries = struct.Struct(f"={2 * slots}Q")
         for number, record in enumerate(records):
             self._append(number, record)
-        for part in self._parts:
+        self.entries = struct.Struct(f"={2 * (slots + len(self.memory.late))}Q")
+        for part in self.parts:
             if isinstance(part, Stream):
                 part.freeze()
 
-    def bind(
-        self, relocate: Relocate, table: Sequence[Buffer | BufferView], patched: dict[int, DispatchRecord]
-    ) -> tuple[list[Run | tuple[int, EventRecord]], list[Block]]:
-        """The parts for one execution, and the memory beside the recording's own that they use."""
-        blocks: list[Block] = []
-        entries = self._entries.pack(*flat(table, blocks))
+    def open(self, table: Sequence[Buffer | BufferView], patched: dict[int, Launch]) -> Execution:
+        """One execution, which holds the memory that it uses."""
         patches: dict[Stream, list[Call]] = {}
         for number, record in patched.items():
-            stream, program = self._calls[number]
-            numbers = flat([resolve(binding, table) for binding in record.bindings], blocks)
-            patches.setdefault(stream, []).append(Call(number, program, record, numbers[::2] + numbers[1::2]))
-        return [
-            part.bind(relocate, entries, patches.get(part, ())) if isinstance(part, Stream) else part for part in self._parts
-        ], blocks
+            if isinstance(record, DispatchRecord):
+                stream, program = self._calls[number]
+                places = [place(resolve(binding, table)) for binding in record.bindings]
+                patches.setdefault(stream, []).append(Call(number, program, record, places))
+        indirect = {
+            number: self._indirect(number, cast("IndirectRecord", patched.get(number, self.records[number])), table)
+            for number in self._indirect_programs
+        }
+        return Execution(self, [place(entry) for entry in table], patches, indirect)
 
-    def cost_ns(self, table: Sequence[Buffer | BufferView], patched: dict[int, DispatchRecord]) -> float:
-        """Expected duration; INLINE_NS or more when a kernel's is unknown or an event is waited for."""
+    def _indirect(self, number: int, record: IndirectRecord, table: Sequence[Buffer | BufferView]) -> IndirectCall:
+        places = [place(resolve(binding, table)) for binding in record.bindings]
+        grid, program = place(resolve(record.grid, table)), self._indirect_programs[number]
+        return IndirectCall(number, record.kernel, program, grid, record.constants, places)
+
+    def cost_ns(self, table: Sequence[Buffer | BufferView], patched: dict[int, Launch]) -> float:
+        """Expected duration; INLINE_NS or more when a kernel's or its grid is unknown or an event is waited for."""
         workgroups = self._workgroups
         if patched:
             workgroups = dict(workgroups)
             for number, record in patched.items():
-                before = cast("DispatchRecord", self.records[number])
-                workgroups[self._calls[number][1]] += workgroups_of(number, record) - workgroups_of(number, before)
+                if isinstance(record, DispatchRecord):
+                    before = cast("DispatchRecord", self.records[number])
+                    workgroups[self._calls[number][1]] += workgroups_of(number, record) - workgroups_of(number, before)
         cost_ns = self._fixed_ns + NS_PER_BYTE * sum(table[slot].size * count for slot, count in self._open_fills.items())
         for program, count in workgroups.items():
             ns_each = program.record.ns_per_workgroup
@@ -201,16 +247,21 @@ class Recording:
         return cost_ns
 
     def _append(self, number: int, record: Record) -> None:
-        if isinstance(record, LabelRecord):
+        if isinstance(record, LabelRecord | BarrierRecord):
             return
         if isinstance(record, EventRecord):
-            self._parts.append((number, record))
+            self.parts.append((number, record))
             self._fixed_ns += INLINE_NS if record.action is EventAction.WAIT else 0
             return
-        stream = self._parts[-1] if self._parts else None
+        if isinstance(record, IndirectRecord):
+            self.parts.append(number)
+            self._fixed_ns += INLINE_NS
+            self._indirect_programs[number] = program_of(number, record)
+            return
+        stream = self.parts[-1] if self.parts else None
         if not isinstance(stream, Stream):
             stream = Stream()
-            self._parts.append(stream)
+            self.parts.append(stream)
         self._fixed_ns += NS_PER_OPERATION
         if isinstance(record, DispatchRecord):
             self._append_dispatch(stream, number, record)
@@ -218,12 +269,10 @@ class Recording:
             self._fixed_ns += NS_PER_BYTE * self._append_transfer(stream, number, record)
 
     def _append_dispatch(self, stream: Stream, number: int, record: DispatchRecord) -> None:
-        program = cast("CpuKernel", record.kernel).program
-        if program is None:
-            raise ClosedError(f"record {number}: the executable of {record.kernel.name} was closed; load it again")
+        program = program_of(number, record)
         self._calls[number] = stream, program
         self._workgroups[program] = self._workgroups.get(program, 0) + workgroups_of(number, record)
-        stream.dispatch(number, record, program, self._blocks)
+        stream.dispatch(number, record, program, self.memory)
 
     def _append_transfer(self, stream: Stream, number: int, record: FillRecord | UpdateRecord | CopyRecord) -> int:
         """Append what moves bytes; returns how many, as far as they are known."""
@@ -231,23 +280,44 @@ class Recording:
             if isinstance(record.target, Slot) and record.target.size < 0:
                 self._open_fills[record.target.index] = self._open_fills.get(record.target.index, 0) + 1
                 self._fixed_ns -= NS_PER_BYTE * record.target.offset
-            stream.fill(number, record, self._blocks)
+            stream.fill(number, record, self.memory)
             return max(record.target.size, 0)
         if isinstance(record, UpdateRecord):
-            stream.update(number, record, HostPin(memoryview(record.data)).address, self._blocks)  # `records` holds the bytes
+            stream.update(number, record, HostPin(memoryview(record.data)).address, self.memory)  # `records` holds the bytes
             return len(record.data)
-        stream.copy(number, record, self._blocks)
+        stream.copy(number, record, self.memory)
         return record.size
 
 
-def flat(bindings: Sequence[Buffer | BufferView], blocks: list[Block]) -> list[int]:
-    """Address and size of each binding in turn; their memory is added to `blocks`."""
-    numbers: list[int] = []
-    for binding in bindings:
-        block = block_of(binding)
-        blocks.append(block)
-        numbers += (block.address + binding.offset, binding.size)
-    return numbers
+class Execution:
+    """A recording under a binding table and patches."""
+
+    def __init__(
+        self, recording: Recording, table: list[Place], patches: dict[Stream, list[Call]], indirect: dict[int, IndirectCall]
+    ) -> None:
+        self.recording = recording
+        self._table = table
+        self._patches = patches
+        self._indirect = indirect
+
+    def bind(self, relocate: Relocate) -> list[Part]:
+        """The parts, ready to play. Raises NotMadeError when memory of a stream is still to come."""
+        recording = self.recording
+        entries = recording.entries.pack(*entries_of(self._table), *entries_of(recording.memory.late))
+        return [self._ready(part, relocate, entries) for part in recording.parts]
+
+    def _ready(self, part: Stream | tuple[int, EventRecord] | int, relocate: Relocate, entries: bytes) -> Part:
+        if isinstance(part, Stream):
+            return part.bind(relocate, entries, self._patches.get(part, ()))
+        return self._indirect[part] if isinstance(part, int) else part
+
+
+def program_of(number: int, record: Launch) -> Program:
+    """The code of a recorded dispatch. Raises ClosedError when it was unloaded."""
+    program = cast("CpuKernel", record.kernel).program
+    if program is None:
+        raise ClosedError(f"record {number}: the executable of {record.kernel.name} was closed; load it again")
+    return program
 
 
 def workgroups_of(number: int, record: DispatchRecord) -> int:
@@ -257,9 +327,3 @@ def workgroups_of(number: int, record: DispatchRecord) -> int:
     if count > MAX_WORKGROUPS:
         raise UsageError(f"record {number}: {count} workgroups of {record.kernel.name} are over 2**62", code=Status.OUT_OF_RANGE)
     return count
-
-
-def block_of(buffer: Buffer | BufferView) -> Block:
-    """The memory behind a buffer or view. Raises ClosedError when another thread closed the buffer just now."""
-    owner = cast("CpuBuffer", buffer.buffer)
-    return owner._block or owner.block

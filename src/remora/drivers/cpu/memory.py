@@ -11,6 +11,7 @@ freed: the operation holds the block, and the block goes back when its last hold
 
 from __future__ import annotations
 
+import fcntl
 import mmap
 import os
 import threading
@@ -31,6 +32,7 @@ MEDIUM = 8 * MIB
 SMALL_SEGMENT = 2 * MIB
 MEDIUM_SEGMENT = 64 * MIB
 HUGE_PAGE = 2 * MIB
+SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 #: From this class on a chunk is whole pages, so its pages can go back to the system.
 PAGED = 64 * KIB
 #: Warm free memory is kept up to this, or a quarter of what is live, whichever is more.
@@ -49,16 +51,20 @@ def size_class(size: int) -> int:
 
 
 class Segment:
-    """A memfd and its mapping. The mapping lives as long as any view of it; the descriptor as long as the segment."""
+    """A memfd and its mapping. The mapping lives as long as any view of it; the descriptor as long as the segment.
 
-    __slots__ = ("_map", "_pin", "address", "fd", "size", "view")
+    Its size is sealed: a process that has the descriptor cannot make it shorter, which would kill whoever touches the mapping.
+    """
+
+    __slots__ = ("__weakref__", "_map", "_pin", "address", "fd", "size", "view")
 
     def __init__(self, size: int) -> None:
         self.fd = -1
-        self.fd = os.memfd_create("remora", os.MFD_CLOEXEC)
+        self.fd = os.memfd_create("remora", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         self.size = size
         try:
             os.ftruncate(self.fd, size)
+            fcntl.fcntl(self.fd, fcntl.F_ADD_SEALS, SEALS)
             self._map = mmap.mmap(self.fd, size)
         except BaseException:
             os.close(self.fd)
@@ -83,7 +89,7 @@ class Segment:
 class Block:
     """The memory of one buffer: `size` bytes at `offset` of a segment. Goes back when the last reference is dropped."""
 
-    __slots__ = ("_live", "_memory", "address", "offset", "reserved", "segment", "size", "view")
+    __slots__ = ("__weakref__", "_live", "_memory", "address", "offset", "reserved", "segment", "size", "view")
 
     def __init__(self, memory: Memory, segment: Segment, offset: int, reserved: int, size: int) -> None:
         self._memory = memory
@@ -95,8 +101,12 @@ class Block:
         self.address = segment.address + offset
         self.view = segment.view[offset : offset + size]
 
+    def at(self, offset: int, size: int) -> memoryview:
+        """The bytes of a range."""
+        return self.view[offset : offset + size]
+
     def retire(self) -> None:
-        """The buffer was closed: it counts no more, though operations may still use the memory."""
+        """See `remora.hal.memory.Memory`."""
         if self._live:
             self._live = False
             self._memory._count_out(self.size)

@@ -4,26 +4,29 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Sequence
 from typing import Any
 
 from remora.base.snapshot import DeviceStatistics
 from remora.drivers.null.buffer import NullBuffer
 from remora.drivers.null.executable import NullExecutable
+from remora.drivers.null.extension import BYTES
+from remora.drivers.null.memory import Memory
 from remora.drivers.null.queue import NullQueue
 from remora.errors import OutOfMemoryError
-from remora.hal.device import Device, DeviceInfo, Heap
-from remora.hal.executable import Executable, KernelInfo
+from remora.hal.device import DeviceInfo, Heap
+from remora.hal.executable import Executable
+from remora.hal.host_device import HostDevice
+from remora.hal.specialization import ExecutableInfo
 from remora.hal.target import Target
 
 __all__ = ["NullDevice"]
 
 #: A driver asks its device for these facts. They never change while the device is open, and they travel in the catalog.
 HEAP = Heap("host", size=1 << 28, max_allocation=1 << 26)
-INFO = DeviceInfo(name="null", driver="null", targets=(Target("null", "any"),), heaps=(HEAP,), queue_count=2)
+INFO = DeviceInfo(name="null", driver="null", targets=(Target("null", "any"),), heaps=(HEAP,), queue_count=2, extensions=(BYTES,))
 
 
-class NullDevice(Device):
+class NullDevice(HostDevice[NullQueue]):
     """A device that runs nothing."""
 
     def __init__(self, uri: str) -> None:
@@ -35,11 +38,6 @@ class NullDevice(Device):
         self._dropped: deque[int] = deque()
         self._queues = tuple(NullQueue(self, ordinal) for ordinal in range(INFO.queue_count))
 
-    @property
-    def queues(self) -> Sequence[NullQueue]:
-        """Two queues that run beside each other."""
-        return self._queues
-
     def statistics(self) -> DeviceStatistics:
         """What the device holds and has done."""
         dispatches = sum(queue.dispatches for queue in self._queues)
@@ -47,31 +45,18 @@ class NullDevice(Device):
             self._count_dropped()
             return DeviceStatistics(self._buffers, self._bytes, self._bytes_peak, dispatches)
 
-    def close(self) -> None:
-        """End the queues, then everything they used. Safe to repeat."""
-        self._closed = True
-        for queue in self._queues:
-            queue._close()
-        self._fail_semaphores(self._closed_error())
-
     def _allocate(self, size: int) -> NullBuffer:
-        self._count(1, size)
-        return NullBuffer(self, size)
+        return NullBuffer(self, Memory(self, size).make())
 
-    def _load(self, target: Target, artifact: Any, kernels: Sequence[KernelInfo]) -> Executable:
-        return NullExecutable(self, target, kernels)
+    def _late_buffer(self, size: int) -> NullBuffer:
+        """Its memory is made at the turn of the operation that provides it."""
+        return NullBuffer(self, Memory(self, size))
 
-    def _drop(self, size: int) -> None:
-        """A buffer was dropped without `close()`, perhaps by the garbage collector while the lock is held: only note it."""
-        self._dropped.append(size)
+    def _load(self, target: Target, artifact: Any, info: ExecutableInfo, constants: tuple[int, ...]) -> Executable:
+        return NullExecutable(self, target, info, constants)
 
-    def _count_dropped(self) -> None:
-        while self._dropped:
-            self._buffers -= 1
-            self._bytes -= self._dropped.popleft()
-
-    def _count(self, buffers: int, size: int) -> None:
-        """Book a buffer in or, with negative numbers, out."""
+    def count(self, size: int) -> None:
+        """Book a buffer in. Raises OutOfMemoryError."""
         with self._lock:
             self._count_dropped()
             if self._bytes + size > HEAP.size:
@@ -79,6 +64,15 @@ class NullDevice(Device):
                     f"asked for {size:,} bytes, {HEAP.size - self._bytes:,} of {HEAP.size:,} are free: close a buffer first",
                     origin=self.uri,
                 )
-            self._buffers += buffers
+            self._buffers += 1
             self._bytes += size
             self._bytes_peak = max(self._bytes_peak, self._bytes)
+
+    def drop(self, size: int) -> None:
+        """Book a buffer out. It may be the garbage collector that drops it, while the lock is held: only note it."""
+        self._dropped.append(size)
+
+    def _count_dropped(self) -> None:
+        while self._dropped:
+            self._buffers -= 1
+            self._bytes -= self._dropped.popleft()

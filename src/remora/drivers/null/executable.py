@@ -14,4 +14,5 @@ class NullExecutable(Executable):
 
     def close(self) -> None:
         """Nothing to unload. A driver unloads when the last operation that uses the code is done."""
+        self._close_globals()
         self.closed = True

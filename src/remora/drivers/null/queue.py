@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, cast
 
+from remora.drivers.null import extension
+from remora.drivers.null.buffer import memory_of
 from remora.errors import ClosedError
 from remora.hal.buffer import Buffer, BufferView
 from remora.hal.executable import Grid, Kernel
+from remora.hal.host_bytes import BytesInPlace, HostBytes
 from remora.hal.host_queue import HostQueue, Step
-from remora.hal.records import CopyRecord, DispatchRecord, FillRecord, UpdateRecord, resolve
-from remora.hal.semaphore import Timepoint
+from remora.hal.indirect import GRID_BYTES, read_grid
+from remora.hal.records import CopyRecord, DispatchRecord, FillRecord, IndirectRecord, UpdateRecord, resolve
+from remora.hal.semaphore import Points, Timepoint
 
 if TYPE_CHECKING:
-    from remora.drivers.null.buffer import NullBuffer
     from remora.drivers.null.device import NullDevice
     from remora.drivers.null.executable import NullExecutable
+    from remora.drivers.null.memory import Memory
 
 __all__ = ["NullQueue"]
 
@@ -33,83 +38,93 @@ class NullQueue(HostQueue):
         self.dispatches = 0
 
     def _dispatch(
-        self,
-        kernel: Kernel,
-        grid: Grid,
-        bindings: Sequence[Buffer | BufferView],
-        constants: bytes,
-        wait: tuple[Timepoint, ...],
-        signal: tuple[Timepoint, ...],
+        self, kernel: Kernel, grid: Grid, bindings: Sequence[Buffer | BufferView], constants: bytes, wait: Points, signal: Points
     ) -> Timepoint:
         """The kernel's contract was checked by `Queue.dispatch`. A driver hands grid, addresses and constants to its code."""
         if cast("NullExecutable", kernel.executable).closed:
             raise ClosedError(f"the executable of {kernel.name} was closed; load it again")
         return self._submit(self._run, (), 0, wait, signal)
 
-    def _fill(
-        self, buffer: Buffer | BufferView, pattern: bytes, wait: tuple[Timepoint, ...], signal: tuple[Timepoint, ...]
-    ) -> Timepoint:
-        memory = memory_of(buffer, buffer.offset, buffer.size)
-        return self._submit(fill, (memory, pattern), buffer.size * NS_PER_BYTE, wait, signal)
-
-    def _update(
-        self, buffer: Buffer, offset: int, data: memoryview, wait: tuple[Timepoint, ...], signal: tuple[Timepoint, ...]
-    ) -> Timepoint:
-        memory = memory_of(buffer, offset, data.nbytes)
-        return self._submit(copy, (memory, data), data.nbytes * NS_PER_BYTE, wait, signal)
-
-    def _read(
-        self, buffer: Buffer, offset: int, into: memoryview, wait: tuple[Timepoint, ...], signal: tuple[Timepoint, ...]
-    ) -> Timepoint:
-        memory = memory_of(buffer, offset, into.nbytes)
-        return self._submit(copy, (into, memory), into.nbytes * NS_PER_BYTE, wait, signal)
-
-    def _copy(
+    def _dispatch_indirect(
         self,
-        source: Buffer | BufferView,
-        target: Buffer | BufferView,
-        wait: tuple[Timepoint, ...],
-        signal: tuple[Timepoint, ...],
+        kernel: Kernel,
+        grid: Buffer | BufferView,
+        bindings: Sequence[Buffer | BufferView],
+        constants: bytes,
+        wait: Points,
+        signal: Points,
     ) -> Timepoint:
-        size = source.size
-        args = (memory_of(target, target.offset, size), memory_of(source, source.offset, size))
-        return self._submit(copy, args, size * NS_PER_BYTE, wait, signal)
+        """As `_dispatch`, but the grid is read at the operation's turn, and checked then."""
+        if cast("NullExecutable", kernel.executable).closed:
+            raise ClosedError(f"the executable of {kernel.name} was closed; load it again")
+        return self._submit(self._run_indirect, (kernel, memory_of(grid), grid.offset), 0, wait, signal)
 
-    def _barrier(self, wait: tuple[Timepoint, ...], signal: tuple[Timepoint, ...]) -> Timepoint:
-        return self._submit(nothing, (), 0, wait, signal)
+    def _run_indirect(self, kernel: Kernel, memory: Memory, offset: int) -> None:
+        read_grid(kernel, memory.at(offset, GRID_BYTES))
+        self._run()
+
+    def _fill(self, buffer: Buffer | BufferView, pattern: bytes, wait: Points, signal: Points) -> Timepoint:
+        args = (memory_of(buffer), buffer.offset, buffer.size, pattern)
+        return self._submit(fill, args, buffer.size * NS_PER_BYTE, wait, signal)
+
+    def _update(self, buffer: Buffer, offset: int, data: memoryview, wait: Points, signal: Points) -> Timepoint:
+        return self._submit(write, (memory_of(buffer), offset, data), data.nbytes * NS_PER_BYTE, wait, signal)
+
+    def _read(self, buffer: Buffer, offset: int, into: memoryview, wait: Points, signal: Points) -> Timepoint:
+        return self._submit(read, (memory_of(buffer), offset, into), into.nbytes * NS_PER_BYTE, wait, signal)
+
+    def _copy(self, source: Buffer | BufferView, target: Buffer | BufferView, wait: Points, signal: Points) -> Timepoint:
+        args = (memory_of(source), source.offset, memory_of(target), target.offset, source.size)
+        return self._submit(copy, args, source.size * NS_PER_BYTE, wait, signal)
+
+    def _host_bytes(self, buffer: Buffer | BufferView) -> HostBytes:
+        """For files. A driver with memory of its own gives `BytesInPieces`."""
+        return BytesInPlace(partial(memory_of(buffer).at, buffer.offset, buffer.size))
+
+    def _extension(
+        self, namespace: str, operation: int, payload: bytes, buffers: Sequence[Buffer | BufferView], wait: Points, signal: Points
+    ) -> Timepoint:
+        """`Queue.extension` has checked that the device declares it. What the payload is like shows at the operation's turn."""
+        places = [(memory_of(buffer), buffer.offset, buffer.size) for buffer in buffers]
+        return self._submit(extension.run, (operation, payload, places), 0, wait, signal)
 
     def _step(self, record: DispatchRecord | FillRecord | UpdateRecord | CopyRecord, table: Sequence[Buffer | BufferView]) -> Step:
         """One record of a command buffer. A driver whose device runs recordings overrides `_execute` instead."""
         if isinstance(record, DispatchRecord):
             return Step(self._run)
         target = resolve(record.target, table)
+        memory, offset = memory_of(target), target.offset
         if isinstance(record, FillRecord):
-            return Step(fill, (memory_of(target, target.offset, target.size), record.pattern), target.size * NS_PER_BYTE)
+            return Step(fill, (memory, offset, target.size, record.pattern), target.size * NS_PER_BYTE)
         if isinstance(record, UpdateRecord):
-            size = len(record.data)
-            return Step(copy, (memory_of(target, target.offset, size), record.data), size * NS_PER_BYTE)
+            return Step(write, (memory, offset, memoryview(record.data)), len(record.data) * NS_PER_BYTE)
         source, size = resolve(record.source, table), record.size
-        memories = memory_of(target, target.offset, size), memory_of(source, source.offset, size)
-        return Step(copy, memories, size * NS_PER_BYTE)
+        return Step(copy, (memory_of(source), source.offset, memory, offset, size), size * NS_PER_BYTE)
+
+    def _indirect_step(self, record: IndirectRecord, table: Sequence[Buffer | BufferView]) -> Step:
+        """As `_step` for the one record whose grid is in a buffer."""
+        grid = resolve(record.grid, table)
+        return Step(self._run_indirect, (record.kernel, memory_of(grid), grid.offset))
 
     def _run(self) -> None:
         self.dispatches += 1
 
 
-def memory_of(buffer: Buffer | BufferView, offset: int, size: int) -> memoryview:
-    """The bytes that an operation touches; the reference keeps them alive until the operation is done."""
-    return cast("NullBuffer", buffer.buffer).memory[offset : offset + size]
+def fill(memory: Memory, offset: int, size: int, pattern: bytes) -> None:
+    """Repeat the pattern over a range."""
+    memory.at(offset, size)[:] = pattern * (size // len(pattern))
 
 
-def fill(memory: memoryview, pattern: bytes) -> None:
-    """Repeat the pattern over the memory."""
-    memory[:] = pattern * (memory.nbytes // len(pattern))
+def write(memory: Memory, offset: int, data: memoryview) -> None:
+    """Copy host bytes into a range."""
+    memory.at(offset, data.nbytes)[:] = data
 
 
-def copy(target: memoryview, source: memoryview | bytes) -> None:
-    """Copy all of source over target, which has the same size."""
-    target[:] = source
+def read(memory: Memory, offset: int, into: memoryview) -> None:
+    """Copy a range into host memory."""
+    into[:] = memory.at(offset, into.nbytes)
 
 
-def nothing() -> None:
-    """The work of a barrier."""
+def copy(source: Memory, source_offset: int, target: Memory, target_offset: int, size: int) -> None:
+    """Copy between two ranges that do not overlap."""
+    target.at(target_offset, size)[:] = source.at(source_offset, size)

@@ -17,16 +17,20 @@ from remora.errors import Error, Status, UsageError
 from remora.hal.buffer import Buffer, BufferView
 from remora.hal.command_buffer import CommandBuffer
 from remora.hal.records import (
+    BarrierRecord,
     Binding,
     CopyRecord,
     DispatchRecord,
     EventAction,
     EventRecord,
     FillRecord,
+    IndirectRecord,
     LabelRecord,
+    Launch,
     Record,
     Slot,
     UpdateRecord,
+    count_dispatches,
     resolve,
 )
 from remora.wire.command_buffer import (
@@ -36,10 +40,12 @@ from remora.wire.command_buffer import (
     SIGNAL_EVENT,
     WAIT_EVENT,
     Recorded,
+    RecordedBarrier,
     RecordedCopy,
     RecordedDispatch,
     RecordedEvent,
     RecordedFill,
+    RecordedIndirect,
     RecordedLabel,
     RecordedUpdate,
     Ref,
@@ -62,7 +68,7 @@ class RemoteCommandBuffer:
         self._host = host
         self._lock = threading.Lock()
         self._answered, self._closed = False, True  # nothing to forget yet
-        self.dispatches = sum(type(record) is DispatchRecord for record in commands.records)
+        self.dispatches = count_dispatches(commands.records)
         self.failure: Error | None = None
         self.resource = 0
         self.stream = encode_records(commands.records)
@@ -103,16 +109,16 @@ def span(buffer: Buffer | BufferView) -> Span:
     return buffer.buffer.resource, buffer.offset, buffer.size  # type: ignore[attr-defined]
 
 
-def changes(commands: CommandBuffer, patched: Mapping[int, DispatchRecord], table: Sequence[Buffer | BufferView]) -> list[Changed]:
+def changes(commands: CommandBuffer, patched: Mapping[int, Launch], table: Sequence[Buffer | BufferView]) -> list[Changed]:
     """What patched records have other than the recorded ones, in ascending order."""
     found = []
     for number in sorted(patched):
         old, new = commands.records[number], patched[number]
-        assert isinstance(old, DispatchRecord)
+        assert isinstance(old, DispatchRecord | IndirectRecord)
         found.append(
             Changed(
                 number,
-                new.grid if new.grid != old.grid else None,
+                new.grid if isinstance(new, DispatchRecord) and new.grid != old.grid else None,
                 new.constants if new.constants != old.constants else None,
                 tuple(
                     (position, *span(resolve(binding, table)))
@@ -149,6 +155,12 @@ def _dispatch(record: DispatchRecord) -> RecordedDispatch:
     return RecordedDispatch(resource, kernel.ordinal, record.grid, tuple(map(_ref, record.bindings)), record.constants)
 
 
+def _indirect(record: IndirectRecord) -> RecordedIndirect:
+    kernel = record.kernel
+    resource: int = kernel.executable.resource  # type: ignore[attr-defined]
+    return RecordedIndirect(resource, kernel.ordinal, _ref(record.grid), tuple(map(_ref, record.bindings)), record.constants)
+
+
 def _fill(record: FillRecord) -> RecordedFill:
     return RecordedFill(_ref(record.target), record.pattern)
 
@@ -159,6 +171,10 @@ def _update(record: UpdateRecord) -> RecordedUpdate:
 
 def _copy(record: CopyRecord) -> RecordedCopy:
     return RecordedCopy(_ref(record.source), _ref(record.target), record.size)
+
+
+def _barrier(_: BarrierRecord) -> RecordedBarrier:
+    return RecordedBarrier()
 
 
 def _event(record: EventRecord) -> RecordedEvent:
@@ -172,9 +188,11 @@ def _label(record: LabelRecord) -> RecordedLabel:
 _ACTIONS: Final = {EventAction.SIGNAL: SIGNAL_EVENT, EventAction.RESET: RESET_EVENT, EventAction.WAIT: WAIT_EVENT}
 _TRANSLATE: Final[dict[type, Callable[[Any], Recorded]]] = {
     DispatchRecord: _dispatch,
+    IndirectRecord: _indirect,
     FillRecord: _fill,
     UpdateRecord: _update,
     CopyRecord: _copy,
     EventRecord: _event,
+    BarrierRecord: _barrier,
     LabelRecord: _label,
 }

@@ -12,14 +12,20 @@ from remora.drivers.remote.buffer import RemoteBuffer
 from remora.drivers.remote.command_buffer import RemoteCommandBuffer
 from remora.drivers.remote.event import RemoteEvent
 from remora.drivers.remote.executable import RemoteExecutable
+from remora.drivers.remote.file import ClientFile, ServerFile, open_client_file, open_server_file
+from remora.drivers.remote.loading import load_executable
+from remora.drivers.remote.profile import RemoteProfile
 from remora.drivers.remote.queue import RemoteQueue
 from remora.drivers.remote.semaphore import RemoteSemaphore
+from remora.drivers.remote.virtual_memory import RemotePhysicalMemory, RemoteReservation
+from remora.hal.artifact import Artifact
+from remora.hal.buffer import Access
 from remora.hal.command_buffer import CommandBuffer
 from remora.hal.device import Device, DeviceInfo
-from remora.hal.dlpack import host_bytes
-from remora.hal.executable import KernelInfo
-from remora.hal.manifest import encode_kernels
+from remora.hal.manifest import encode_info
+from remora.hal.profile import Profile, Sink
 from remora.hal.semaphore import Semaphore
+from remora.hal.specialization import ExecutableInfo
 from remora.hal.target import Target
 
 if TYPE_CHECKING:
@@ -45,6 +51,10 @@ class RemoteDevice(Device):
         """See `Device.queues`."""
         return self._queues
 
+    @property
+    def _ended(self) -> bool:
+        return self._closed or self.host.link.session.failure is not None
+
     def statistics(self) -> DeviceStatistics:
         """See `Device.statistics`; counted on this side."""
         with self._counts:
@@ -57,17 +67,31 @@ class RemoteDevice(Device):
 
     def close(self) -> None:
         """See `Device.close`."""
-        if not self._closed:
-            self._closed = True
-            if not self.host.device_closed():
-                error = self._closed_error()
-                for queue in self._queues:
-                    queue.fail(error)
-                self._fail_semaphores(error)
+        self._end_profile()
+        self._closed = True
+        if not self.host.device_closed():
+            error = self._closed_error()
+            for queue in self._queues:
+                queue.fail(error)
+            self._fail_semaphores(error)
+        for queue in self._queues:
+            queue.calls.join()
+
+    def count_in(self, size: int) -> None:
+        """Memory of this size was made."""
+        with self._counts:
+            self._count_freed()
+            self._live += 1
+            self._bytes += size
+            self._peak = max(self._peak, self._bytes)
+
+    def count_out(self, size: int) -> None:
+        """Memory of this size is gone. Takes no lock: a destructor may call it anywhere."""
+        self._freed.append(size)
 
     def forget(self, buffer: RemoteBuffer) -> None:
         """A buffer is not used any more. Takes no lock: a destructor may call it anywhere."""
-        self._freed.append(buffer.size)
+        self.count_out(buffer.size)
         self.host.forget(buffer.resource)
 
     def _count_freed(self) -> None:
@@ -76,13 +100,21 @@ class RemoteDevice(Device):
             self._bytes -= self._freed.popleft()
 
     def _allocate(self, size: int) -> RemoteBuffer:
-        buffer = self.host.allocate(self, size)
-        with self._counts:
-            self._count_freed()
-            self._live += 1
-            self._bytes += size
-            self._peak = max(self._peak, self._bytes)
+        return self._counted(self.host.allocate(self, size))
+
+    def _late_buffer(self, size: int) -> RemoteBuffer:
+        return self._counted(self.host.allocate(self, size, late=True))
+
+    def _counted(self, buffer: RemoteBuffer) -> RemoteBuffer:
+        self.count_in(buffer.size)
         return buffer
+
+    def _reserve(self, size: int) -> RemoteReservation:
+        return RemoteReservation(self, size)
+
+    def _physical(self, size: int) -> RemotePhysicalMemory:
+        self.host.flush_garbage()
+        return RemotePhysicalMemory(self, size)
 
     def _semaphore(self, initial: int) -> Semaphore:
         semaphore = RemoteSemaphore(self.host.pump, None, initial)
@@ -91,12 +123,21 @@ class RemoteDevice(Device):
             semaphore.fail(failure)
         return semaphore
 
-    def _load(self, target: Target, artifact: Any, kernels: Sequence[KernelInfo]) -> RemoteExecutable:
-        resource = self.host.load(self.ordinal, target, encode_kernels(kernels), host_bytes(artifact))
-        return RemoteExecutable(self, target, kernels, resource)
+    def _load(self, target: Target, artifact: Any, info: ExecutableInfo, constants: tuple[int, ...]) -> RemoteExecutable:
+        resource = load_executable(self.host, self.ordinal, target, encode_info(info), Artifact.of(artifact).view, constants)
+        return RemoteExecutable(self, target, info, constants, resource)
+
+    def _host_file(self, fd: int, name: str, access: Access) -> ClientFile:
+        return open_client_file(self, fd, name, access)
+
+    def _server_file(self, name: str, access: Access, fresh: bool) -> ServerFile:
+        return open_server_file(self, name, access, fresh)
 
     def _event(self) -> RemoteEvent:
         return self.host.create_event(self)
+
+    def _new_profile(self, sink: Sink) -> Profile:
+        return RemoteProfile(self, sink, self.host.profiles)
 
     def _prepare(self, commands: CommandBuffer) -> None:
         commands.prepared = RemoteCommandBuffer(self.host, self.ordinal, commands)

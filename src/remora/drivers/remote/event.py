@@ -76,7 +76,10 @@ class RemoteEvent(Event):
             return self._timeline.at(self._waited)
 
     def __del__(self) -> None:
-        self.device.host.forget(self.resource)
+        try:
+            self.device.host.forget(self.resource)
+        except AttributeError:  # an interruption came before it was made
+            return
 
 
 def _always(_: int) -> bool:

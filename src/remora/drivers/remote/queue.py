@@ -9,11 +9,12 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias, cast
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 from remora.base.frontier import MAX_FRONTIER, Frontier, merge
 from remora.drivers.remote.buffer import RemoteBuffer
 from remora.drivers.remote.command_buffer import changes, span
+from remora.drivers.remote.host_calls import HostCalls
 from remora.drivers.remote.semaphore import RemoteSemaphore
 from remora.errors import BusyError, ClosedError, Error, UsageError
 from remora.hal.buffer import Buffer, BufferView
@@ -21,21 +22,24 @@ from remora.hal.command_buffer import CommandBuffer
 from remora.hal.executable import Grid, Kernel
 from remora.hal.host_queue import fail_all, signal_all
 from remora.hal.queue import Bindings, Queue
-from remora.hal.records import DispatchRecord
-from remora.hal.semaphore import Semaphore, Timepoint
+from remora.hal.records import Launch
+from remora.hal.semaphore import Points, Semaphore, Timepoint
 from remora.wire import commands
-from remora.wire.calls import MAX_STREAM
+from remora.wire.command_buffer_calls import MAX_STREAM
 from remora.wire.commands import EXECUTE
 from remora.wire.execute import MAX_EXECUTE, Announced, encode_announced, encode_payload
+from remora.wire.extension import EXTENSION, encode_extension
+from remora.wire.file_commands import FILE_READ, FILE_WRITE, FileRange, encode_file_range, piece_count
+from remora.wire.sharing_calls import PLACE_SIZE
 
 if TYPE_CHECKING:
     from remora.drivers.remote.command_buffer import RemoteCommandBuffer
     from remora.drivers.remote.device import RemoteDevice
     from remora.drivers.remote.executable import RemoteExecutable
+    from remora.drivers.remote.file import ClientFile, ServerFile
+    from remora.hal.file import File
 
 __all__ = ["RemoteQueue"]
-
-Points: TypeAlias = "tuple[Timepoint, ...]"
 
 
 class _Held(NamedTuple):
@@ -52,7 +56,7 @@ class _Held(NamedTuple):
 class RemoteQueue(Queue):
     """Submits to one axis of the session. Its timeline's values are the axis's epochs."""
 
-    __slots__ = ("_arriving", "_held", "_lock", "_next", "_progress", "_signals", "_told", "axis", "dispatches")
+    __slots__ = ("_arriving", "_held", "_lock", "_next", "_progress", "_signals", "_told", "axis", "calls", "dispatches")
     device: RemoteDevice
     timeline: RemoteSemaphore
 
@@ -67,6 +71,7 @@ class RemoteQueue(Queue):
         self._progress = threading.RLock()
         self._told = 0
         self._arriving: set[int] = set()
+        self.calls = HostCalls(f"{device.uri} queue {ordinal}")
         self.timeline.answers = self._answers
 
     def _answers(self, value: int) -> bool:
@@ -95,6 +100,23 @@ class RemoteQueue(Queue):
 
         return self._submit(commands.DISPATCH, encode, wait, signal)
 
+    def _dispatch_indirect(
+        self, kernel: Kernel, grid: Buffer | BufferView, bindings: Bindings, constants: bytes, wait: Points, signal: Points
+    ) -> Timepoint:
+        executable = cast("RemoteExecutable", kernel.executable)
+        if executable.closed:
+            raise ClosedError(f"the executable of {kernel.name} was closed; load it again")
+
+        def encode() -> bytes:
+            flat = [number for binding in bindings for number in span(binding)]
+            source = _own(grid.buffer).resource
+            return commands.encode_dispatch_indirect(source, grid.offset, executable.resource, kernel.ordinal, flat, constants)
+
+        def record(_: int) -> None:
+            self.dispatches += 1
+
+        return self._submit(commands.DISPATCH_INDIRECT, encode, wait, signal, record)
+
     def _fill(self, buffer: Buffer | BufferView, pattern: bytes, wait: Points, signal: Points) -> Timepoint:
         owner = _own(buffer.buffer)
         return self._submit(
@@ -112,7 +134,7 @@ class RemoteQueue(Queue):
             lambda: commands.encode_transfer(owner.resource, offset, size, transfer_id),
             wait,
             signal,
-            lambda _: host.send(transfer_id, data),
+            lambda _: host.upload_data(transfer_id, data),
         )
 
     def _read(self, buffer: Buffer, offset: int, into: memoryview, wait: Points, signal: Points) -> Timepoint:
@@ -135,6 +157,18 @@ class RemoteQueue(Queue):
             lambda epoch: host.expect_transfer(self, epoch, transfer_id, into),
         )
 
+    def locate(self, buffer: RemoteBuffer, offset: int, size: int) -> tuple[Timepoint, bytearray]:
+        """When these bytes may be used in place, and where the server then says that they are (`wire.sharing_calls`)."""
+        host, axis, found = self.device.host, self.axis, bytearray(PLACE_SIZE)
+        point = self._submit(
+            commands.LOCATE,
+            lambda: commands.encode_range(buffer.resource, offset, size),
+            (),
+            (),
+            lambda epoch: host.expect_result(axis, epoch, memoryview(found)),
+        )
+        return point, found
+
     def _copy(self, source: Buffer | BufferView, target: Buffer | BufferView, wait: Points, signal: Points) -> Timepoint:
         first, second = _own(source.buffer), _own(target.buffer)
         return self._submit(
@@ -144,11 +178,38 @@ class RemoteQueue(Queue):
             signal,
         )
 
+    def _read_file(self, file: File, file_offset: int, target: Buffer | BufferView, wait: Points, signal: Points) -> Timepoint:
+        return self._move_file(FILE_READ, file, file_offset, target, wait, signal)
+
+    def _write_file(self, source: Buffer | BufferView, file: File, file_offset: int, wait: Points, signal: Points) -> Timepoint:
+        return self._move_file(FILE_WRITE, file, file_offset, source, wait, signal)
+
+    def _move_file(
+        self, op: int, file: File, file_offset: int, buffer: Buffer | BufferView, wait: Points, signal: Points
+    ) -> Timepoint:
+        owner, offset, size = _own(buffer.buffer), buffer.offset, buffer.size
+        resource = cast("ServerFile | ClientFile", file).resource
+        if resource:
+            return self._submit(
+                op, lambda: encode_file_range(FileRange(owner.resource, offset, size, resource, file_offset, 0)), wait, signal
+            )
+        if not size:
+            return self._barrier(wait, signal)
+        bridge, transfer_id = self.device.host.bridge, self.device.host.next_transfer(piece_count(size) + 1)
+        job = bridge.job(op, cast("ClientFile", file), file_offset, size, transfer_id)
+        return self._submit(
+            op,
+            lambda: encode_file_range(FileRange(owner.resource, offset, size, 0, 0, transfer_id)),
+            wait,
+            signal,
+            lambda epoch: bridge.begin(job, (Timepoint(self.timeline, epoch - 1), *wait)),
+        )
+
     def _execute(
         self,
         commands: CommandBuffer,
         table: tuple[Buffer | BufferView, ...],
-        patched: dict[int, DispatchRecord],
+        patched: dict[int, Launch],
         wait: Points,
         signal: Points,
     ) -> Timepoint:
@@ -172,37 +233,71 @@ class RemoteQueue(Queue):
     def _barrier(self, wait: Points, signal: Points) -> Timepoint:
         return self._submit(commands.BARRIER, lambda: b"", wait, signal)
 
+    def _provide(self, buffer: Buffer, wait: Points, signal: Points) -> Timepoint:
+        owner = _own(buffer)
+        return self._submit(commands.ALLOCA, lambda: commands.encode_buffer(owner.resource), wait, signal)
+
+    def _deallocate(self, buffer: Buffer, wait: Points, signal: Points) -> Timepoint:
+        """Operations that another queue holds here may name the buffer: then its memory goes by its release, which follows them."""
+        owner = _own(buffer)
+        if self.device.host.holds_beside(self):
+            point = self._barrier(wait, signal)
+        else:
+            point = self._submit(commands.DEALLOCA, lambda: commands.encode_buffer(owner.resource), wait, signal)
+        self.device.forget(owner)
+        return point
+
+    def _extension(
+        self, namespace: str, operation: int, payload: bytes, buffers: Bindings, wait: Points, signal: Points
+    ) -> Timepoint:
+        return self._submit(
+            EXTENSION, lambda: encode_extension(namespace, operation, payload, [span(each) for each in buffers]), wait, signal
+        )
+
+    def _host_call(self, call: Callable[[], object], wait: Points, signal: Points) -> Timepoint:
+        """A barrier that is held here until the call has run, which is once everything before it is done."""
+        gate = Semaphore(name="host call")
+        with self.device.host.link.step:
+            point = self._submit(commands.BARRIER, lambda: b"", (*wait, gate.at(1)), signal)
+            self.calls.after((Timepoint(self.timeline, point.value - 1), *wait), call, gate)
+        return point
+
+    def _flush(self) -> None:
+        self.device.host.pump.flush()
+
     # -- submission -----------------------------------------------------------------------------------------------------------
 
     def _submit(
-        self,
-        op: int,
-        encode: Callable[[], bytes],
-        wait: Points,
-        signal: Points,
-        record: Callable[[int], None] | None = None,
+        self, op: int, encode: Callable[[], bytes], wait: Points, signal: Points, record: Callable[[int], None] | None = None
     ) -> Timepoint:
         """Send the operation, or hold it behind what is held. `record(epoch)` runs before its answer can arrive."""
         host = self.device.host
         while True:
-            with self._lock:
-                if self.timeline._failure is not None:
-                    raise self.timeline._failure.copy()
-                epoch = self._next
-                waits = self._frontier(wait) if wait else ()
-                if waits is None or self._held:
-                    self._next = epoch + 1
-                    self._held.append(_Held(op, encode, wait, signal, epoch, record))
-                    break
-                if self._send(op, encode(), waits, signal, record):
-                    self._next = epoch + 1
+            try:
+                with self._lock:
+                    if self.timeline._failure is not None:
+                        raise self.timeline._failure.copy()
+                    epoch = self._next
+                    waits = self._frontier(wait) if wait else ()
+                    if waits is None or self._held:
+                        self._next = epoch + 1
+                        self._held.append(_Held(op, encode, wait, signal, epoch, record))
+                        break
+                    sent = self._send(op, encode(), waits, signal, record)
+                    if sent:
+                        self._next = epoch + 1
+                if sent:  # without the lock: a send that fails ends this queue too
                     host.pump.written(True)
                     return Timepoint(self.timeline, epoch)
+            except BaseException as error:
+                host.link.cut_short(error)
+                raise
             host.wait_for_room()
-        for point in wait:
-            if not point.semaphore._settled(point.value):
-                point.on_done(self.drain)
-        self.drain()
+        with host.link.step:
+            for point in wait:
+                if not point.semaphore._settled(point.value):
+                    point.on_done(self.drain)
+            self.drain()
         return Timepoint(self.timeline, epoch)
 
     def _send(self, op: int, body: bytes, waits: Frontier, signal: Points, record: Callable[[int], None] | None) -> bool:
@@ -300,6 +395,11 @@ class RemoteQueue(Queue):
             self._arriving.discard(epoch)
         self.advanced(0)
 
+    def arriving(self) -> bool:
+        """Whether a download that the server has done is not here yet."""
+        with self._progress:
+            return any(epoch <= self._told for epoch in self._arriving)
+
     def advanced(self, epoch: int) -> None:
         """Everything up to `epoch` is done on the server: move what waits for it here."""
         with self._progress:
@@ -315,6 +415,7 @@ class RemoteQueue(Queue):
     def fail(self, error: Error) -> None:
         """End the queue: what is not done yet ends with the cause. The timeline first, so that nothing is held after this."""
         self.timeline.fail(error)
+        self.calls.end()
         with self._lock:
             held = tuple(self._held)
             self._held.clear()

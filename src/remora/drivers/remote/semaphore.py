@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable
 
+from remora.errors import Error
 from remora.hal.semaphore import Semaphore, Waiter
 from remora.link.pump import QueuePump
 
@@ -34,8 +35,14 @@ class RemoteSemaphore(Semaphore):
 
     def signal(self, value: int) -> None:
         """See `Semaphore.signal`."""
-        super().signal(value)
-        self._floor = value
+        with self._pump.step:
+            super().signal(value)
+            self._floor = value
+
+    def fail(self, error: Error) -> None:
+        """See `Semaphore.fail`."""
+        with self._pump.step:
+            super().fail(error)
 
     def _signal_from_queue(self, value: int) -> None:
         with self._lock:
@@ -69,13 +76,14 @@ class RemoteSemaphore(Semaphore):
         if self._settled(value):
             callback()
             return
-        self._pump.owe(1)
 
         def settled() -> None:
             self._pump.owe(-1)
             callback()
 
-        super().on(value, settled)
+        with self._pump.step:
+            self._pump.owe(1)
+            super().on(value, settled)
         self._pump.flush()
 
     def expect(self, value: int, axis: int, epoch: int) -> None:

@@ -12,6 +12,8 @@ failures, say `pytest.register_assert_rewrite("remora.testing.cts")` in conftest
 """
 
 from remora.testing.cts.carrier_bytes import TestBackpressure, TestReliability, TestReservations, TestSendReceive
+from remora.testing.cts.carrier_descriptors import TestKeptDescriptors
+from remora.testing.cts.carrier_direct import TestDirectAccess
 from remora.testing.cts.carrier_factory import CarrierFactory, background, read_exactly
 from remora.testing.cts.carrier_life import TestDescriptors, TestErrors, TestFactory, TestLifecycle
 
@@ -19,8 +21,10 @@ __all__ = [
     "CarrierFactory",
     "TestBackpressure",
     "TestDescriptors",
+    "TestDirectAccess",
     "TestErrors",
     "TestFactory",
+    "TestKeptDescriptors",
     "TestLifecycle",
     "TestReliability",
     "TestReservations",

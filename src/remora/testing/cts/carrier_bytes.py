@@ -20,6 +20,7 @@ from remora.testing.cts.carrier_factory import (
     read_exactly,
     write_in_place,
 )
+from remora.testing.cts.compare import same
 
 __all__ = ["TestBackpressure", "TestReliability", "TestReservations", "TestSendReceive"]
 
@@ -103,7 +104,7 @@ class TestSendReceive:
                 count = server.receive_into(memoryview(room)[filled:], LONG)
                 assert count > 0
                 filled += count
-            assert room == data
+            assert same(room, data)
             with pytest.raises(UsageError):
                 server.receive_into(bytearray())
 
@@ -207,7 +208,7 @@ class TestReservations:
                     reservation.view[:] = data
                     reservation.commit()
                 expected += data
-            assert read_exactly(server, len(expected)) == expected
+            assert same(read_exactly(server, len(expected)), expected)
 
     def test_h30_a_commit_never_blocks_and_goes_before_later_sends(self, factory: CarrierFactory) -> None:
         with factory.pair() as (client, server):
@@ -218,7 +219,7 @@ class TestReservations:
             later = background(lambda: client.send_all(b"later", timeout=LONG))
             got = read_exactly(server, before + 4096 + 5)
             later.result(LONG)
-            assert got[before:] == pattern(4096) + b"later"
+            assert same(got[before:], pattern(4096) + b"later")
             assert client.flush()
 
     def test_concurrent_reservations_stay_whole(self, factory: CarrierFactory) -> None:
@@ -267,7 +268,7 @@ class TestBackpressure:
         data = pattern(9 << 20)
         with factory.pair() as (client, server):
             sender = background(lambda: client.send_all(data[:100], data[100:], timeout=LONG))
-            assert read_exactly(server, len(data)) == data
+            assert same(read_exactly(server, len(data)), data)
             sender.result(LONG)
 
     def test_send_all_stops_at_its_deadline_and_the_cut_stream_fails(self, factory: CarrierFactory) -> None:
@@ -351,7 +352,7 @@ class TestReliability:
         data = pattern(1 << 20)
         with factory.pair() as (client, server):
             sender = background(lambda: client.send_all(data, timeout=LONG))
-            assert read_exactly(server, len(data)) == data
+            assert same(read_exactly(server, len(data)), data)
             sender.result(LONG)
 
     def test_large_transfers_both_ways_at_once(self, factory: CarrierFactory) -> None:
@@ -364,8 +365,8 @@ class TestReliability:
                 background(lambda: read_exactly(server, len(up))),
             ]
             results = [future.result(LONG) for future in work]
-        assert results[2] == down
-        assert results[3] == up
+        assert same(results[2], down)
+        assert same(results[3], up)
 
     def test_a_thousand_small_messages_keep_their_order(self, factory: CarrierFactory) -> None:
         def send() -> None:

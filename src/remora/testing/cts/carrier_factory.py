@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import array
+import gc
 import os
-import threading
-from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from remora.carriers.carrier import Capability, Carrier, Listener
 from remora.errors import BusyError, UnsupportedError
+from remora.testing.cts.background import background
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -45,6 +45,7 @@ class CarrierFactory:
 
     listen: a listener on a fresh address. listen_at: a listener on the address given. connect: a carrier to an address.
     unreachable: an address where nobody listens. adopt: a carrier over a detached descriptor, with HANDOVER only.
+    settled: whether the server's end settles before it is used; then say the capabilities that are left.
     """
 
     listen: Callable[[], Listener]
@@ -53,6 +54,7 @@ class CarrierFactory:
     unreachable: Callable[[], str]
     capabilities: Capability = Capability.RELIABLE | Capability.ORDERED
     adopt: Callable[[int], Carrier] = _no_adopt
+    settled: bool = False
 
     @contextmanager
     def created(self) -> Iterator[tuple[Carrier, Carrier]]:
@@ -69,24 +71,10 @@ class CarrierFactory:
         with self.created() as (client, server):
             client.activate()
             server.activate()
+            if self.settled:
+                server.settle()
+                assert client.receive(0) is None  # what settling sends to the client is no byte of the stream
             yield client, server
-
-
-def background(work: Callable[[], Any]) -> Future[Any]:
-    """Run `work` in a daemon thread; returns once the thread runs."""
-    future: Future[Any] = Future()
-    running = threading.Event()
-
-    def run() -> None:
-        running.set()
-        try:
-            future.set_result(work())
-        except BaseException as error:
-            future.set_exception(error)
-
-    threading.Thread(target=run, daemon=True).start()
-    assert running.wait(LONG)
-    return future
 
 
 def read_exactly(carrier: Carrier, size: int) -> bytes:
@@ -156,5 +144,6 @@ def append_all(carrier: Carrier, into: bytearray) -> None:
 
 
 def open_descriptors() -> int:
-    """How many descriptors this process has open."""
+    """How many descriptors this process has open, without those of objects that nobody holds any more."""
+    gc.collect()
     return len(os.listdir("/proc/self/fd"))  # noqa: PTH208 - names, no paths

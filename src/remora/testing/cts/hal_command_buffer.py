@@ -3,7 +3,9 @@
 The factory is that of hal.py; see hal_factory.py.
 """
 
+from remora.testing.cts.hal_command_barrier import TestRecordedBarriers
 from remora.testing.cts.hal_command_execution import TestBindingTables, TestExecutions
+from remora.testing.cts.hal_command_indirect import TestRecordedIndirectDispatch
 from remora.testing.cts.hal_command_life import TestFailedRecordings, TestLifeOfRecordings, TestPatches
 from remora.testing.cts.hal_command_random import TestRandomRecordings
 from remora.testing.cts.hal_command_recording import TestRecording
@@ -19,7 +21,9 @@ __all__ = [
     "TestLifeOfRecordings",
     "TestPatches",
     "TestRandomRecordings",
+    "TestRecordedBarriers",
     "TestRecordedEvents",
+    "TestRecordedIndirectDispatch",
     "TestRecording",
     "device",
     "second",

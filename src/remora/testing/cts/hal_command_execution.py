@@ -24,7 +24,9 @@ class TestExecutions:
     def test_h18_an_empty_recording_is_done_at_once(self, device: Device) -> None:
         with device.command_buffer() as commands:
             pass
-        device.queue.execute(commands).wait(LONG)
+        executed = device.queue.execute(commands)
+        executed.wait(LONG)
+        assert executed.done
 
     @pytest.mark.parametrize("one_shot", [False, True])
     def test_h18_every_record_sees_those_before(self, device: Device, one_shot: bool) -> None:

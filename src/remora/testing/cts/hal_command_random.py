@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from remora.errors import UsageError
 from remora.hal.records import Patch, Slot
+from remora.testing.cts.compare import same
 from remora.testing.cts.hal_factory import LONG, HalFactory, words
 from remora.testing.cts.hal_random import UNCHECKED
 
@@ -28,6 +29,7 @@ __all__ = ["TestRandomRecordings"]
 SIZE, ENTRY = 256, 96
 BUFFERS, SLOTS = 3, 3
 Memory: TypeAlias = "list[bytearray]"
+"""BUFFERS buffers, and one that holds a grid."""
 Table: TypeAlias = "list[tuple[int, int]]"
 """Buffer and first byte of each entry."""
 Patched: TypeAlias = "dict[int, tuple[int, int]]"
@@ -113,6 +115,25 @@ class Model:
 
         self.steps.append(run)
 
+    def indirect(self, buffers: list[Buffer], target: Place, other: Place, seed: int) -> None:
+        """Record `fill_index` over a grid that is in the last buffer, of one workgroup or of none, and is written before or not."""
+        place = Place(target.number, target.offset // 4 * 4, target.size)
+        count, grid = place.size // 4, buffers[BUFFERS]
+        written = words(seed % 3, 1, 1) if seed % 3 < 2 else b""
+        self.commands.update(grid, written)
+        number = self.commands.dispatch_indirect(self.kernels["fill_index"], grid, [place.binding(buffers)], (count, seed))
+        self.dispatches.append((number, count))
+
+        def run(memory: Memory, table: Table, patches: Patched) -> bool:
+            to, start = place.range(table)
+            length, value = patches.get(number, (count, seed))
+            memory[BUFFERS][: len(written)] = written
+            if self.executes and memory[BUFFERS][0]:
+                memory[to][start : start + 4 * length] = words(*range(value, value + length))
+            return True
+
+        self.steps.append(run)
+
     def label(self, buffers: list[Buffer], target: Place, other: Place, seed: int) -> None:
         """Record a label around nothing."""
         self.commands.push_label(str(seed))
@@ -134,7 +155,8 @@ PLACES = st.builds(
     st.integers(0, ENTRY),
 )
 RECORDS = st.lists(
-    st.tuples(st.sampled_from(("fill", "update", "copy", "dispatch", "label")), PLACES, PLACES, st.integers(0, 1000)), max_size=25
+    st.tuples(st.sampled_from(("fill", "update", "copy", "dispatch", "indirect", "label")), PLACES, PLACES, st.integers(0, 1000)),
+    max_size=25,
 )
 #: For each execution: the queue, where each slot's view begins, and a number for each dispatch that is patched.
 EXECUTIONS = st.lists(
@@ -157,8 +179,8 @@ class TestRandomRecordings:
         self, factory: HalFactory, device: Device, records: list[Any], executions: list[Any], one_shot: bool
     ) -> None:
         executions = executions[:1] if one_shot else executions
-        buffers = [device.upload(bytes(SIZE)) for _ in range(BUFFERS)]
-        memory = [bytearray(SIZE) for _ in range(BUFFERS)]
+        memory = [*(bytearray(SIZE) for _ in range(BUFFERS)), bytearray(12)]
+        buffers = list(map(device.upload, memory))
         kernels = device.load(factory.vector)
         with device.command_buffer(SLOTS, one_shot=one_shot) as commands:
             model = Model(commands, kernels, factory.executes)
@@ -182,6 +204,6 @@ class TestRandomRecordings:
                     on.execute(commands, views, wanted, wait=last)
         last.wait(LONG)
         for buffer, expected in zip(buffers, memory, strict=True):
-            assert buffer.read(timeout=LONG) == expected
+            assert same(buffer.read(timeout=LONG), expected)
             buffer.close()
         commands.close()

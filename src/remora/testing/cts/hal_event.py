@@ -54,8 +54,8 @@ class TestEvents:
         event = device.event()
         waiting = [background(partial(event.wait, LONG)) for _ in range(4)]
         event.signal()
-        for future in waiting:
-            future.result(LONG)
+        assert [future.result(LONG) for future in waiting] == [None] * 4
+        assert event.query() is True
 
     def test_h27_the_device_ends_its_waits(self, device: Device) -> None:
         event = device.event()

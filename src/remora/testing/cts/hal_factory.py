@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import random
-import threading
-from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
+
+from remora.testing.cts.background import background
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -42,17 +42,35 @@ KIB, MIB = 1 << 10, 1 << 20
 SIZES = (0, 1, 3, 4095, 64 * KIB - 1, 64 * KIB, 64 * KIB + 1, MIB - 1, MIB, MIB + 1, 5 * MIB + 3)
 
 
+class _Code:
+    """The field `vector`: given a Bundle or None, it reads as a Bundle. A test that reads it where there is none is skipped."""
+
+    def __get__(self, factory: HalFactory | None, owner: type[HalFactory]) -> Bundle:
+        if factory is None:
+            raise AttributeError("vector has no default")
+        bundle: Bundle | None = vars(factory)["_vector"]
+        if bundle is None:
+            pytest.skip("there is no code that this device takes (HalFactory.vector)")
+        return bundle
+
+    def __set__(self, factory: HalFactory, bundle: Bundle | None) -> None:
+        vars(factory)["_vector"] = bundle
+
+
 @dataclass(frozen=True)
 class HalFactory:
     """How the suite gets a device, and what it may ask of it.
 
-    open: a fresh device; the suite closes it. vector: a bundle with the kernels of `samples.load("vector")` for it.
-    faults: a bundle with the kernel `fail` of `samples.load("faults")`, or None when a kernel cannot report an error there.
+    open: a fresh device; the suite closes it. vector: a bundle with the kernels of `samples.load("vector")` for it, or None when
+    there is no code that it takes. faults: a bundle with the kernel `fail` of `samples.load("faults")`, or None when a kernel
+    cannot report an error there.
     """
 
     open: Callable[[], Device]
-    vector: Bundle
+    vector: _Code = _Code()
     faults: Bundle | None = None
+    special: Bundle | None = None
+    """A bundle with what `samples.load("special")` has, or None when code cannot be specialized there."""
     executes: bool = True
     """Whether kernels compute. The null driver's do not."""
     checks_artifacts: bool = True
@@ -64,6 +82,12 @@ class HalFactory:
         """Skip the test when kernels do not compute."""
         if not self.executes:
             pytest.skip("this device's kernels do not compute (HalFactory.executes)")
+
+    def need_special(self) -> Bundle:
+        """The bundle of code that is specialized when it is loaded; skips the test when there is none."""
+        if self.special is None:
+            pytest.skip("this device has no code to specialize (HalFactory.special)")
+        return self.special
 
     def need_faults(self) -> Bundle:
         """The bundle of kernels that fail; skips the test when there is none."""
@@ -114,20 +138,3 @@ def slow(kernel: Kernel, queue: Queue) -> Timepoint:
     """Start some milliseconds of work with the kernel `mix_u32`."""
     with queue.device.allocate(4) as source, queue.device.allocate(4) as target:
         return queue.dispatch(kernel, (1, 1, 1), [source, target], (1, 1_000_000))
-
-
-def background(work: Callable[[], Any]) -> Future[Any]:
-    """Run `work` in a daemon thread; returns once the thread runs."""
-    future: Future[Any] = Future()
-    running = threading.Event()
-
-    def run() -> None:
-        running.set()
-        try:
-            future.set_result(work())
-        except BaseException as error:
-            future.set_exception(error)
-
-    threading.Thread(target=run, daemon=True).start()
-    assert running.wait(LONG)
-    return future

@@ -66,7 +66,9 @@ class TestFailedWaits:
         semaphore = device.semaphore()
         semaphore.signal(2)
         semaphore.fail(DeviceError("no more"))
-        device.queue.barrier(wait=semaphore.at(2)).wait(LONG)
+        behind = device.queue.barrier(wait=semaphore.at(2))
+        behind.wait(LONG)
+        assert behind.done
 
     def test_h11_a_signal_that_cannot_grow_fails_the_semaphore(self, device: Device) -> None:
         semaphore = device.semaphore(5)
@@ -144,7 +146,10 @@ class TestFailedKernels:
 
     def test_h26_zero_is_no_failure(self, factory: HalFactory, device: Device) -> None:
         fail = device.load(factory.need_faults())["fail"]
-        device.queue.dispatch(fail, (3, 1, 1), [], (0,)).wait(LONG)
+        ran = device.queue.dispatch(fail, (3, 1, 1), [], (0,))
+        ran.wait(LONG)
+        assert ran.done
+        assert device.queue.timeline.failure is None
 
     def test_h26_the_queue_has_failed_and_another_goes_on(self, factory: HalFactory, device: Device) -> None:
         kernels = device.load(factory.need_faults())

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from remora.errors import UsageError
 from remora.hal.buffer import Access
+from remora.testing.cts.compare import same
 from remora.testing.cts.hal_factory import LONG
 
 if TYPE_CHECKING:
@@ -88,14 +89,14 @@ class Model:
     def _settle(self, *unused: Any) -> None:
         self.last.wait(LONG)
         for into, expected in self.reads:
-            assert into == expected
+            assert same(into, expected)
         self.reads.clear()
 
     def finish(self) -> None:
         """Everything is done and the same on both sides."""
         self._settle()
         for buffer, expected in zip(self.buffers, self.oracle, strict=True):
-            assert buffer.read(timeout=LONG) == expected
+            assert same(buffer.read(timeout=LONG), expected)
             buffer.close()
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from remora.errors import ClosedError, DeadlineError, DeviceError, UsageError
+from remora.testing.cts.compare import same
 from remora.testing.cts.hal_factory import LONG, SHORT, background, hold, second_queue
 
 if TYPE_CHECKING:
@@ -97,16 +98,18 @@ class TestHostWaits:
         gate = hold(device.queue)
         late = device.queue.barrier()
         waiting = background(late.wait)
+        assert not waiting.done()
         gate.semaphore.signal(1)
         waiting.result(LONG)
+        assert late.done
 
     def test_h11_many_threads_wait_for_one_queue(self, device: Device) -> None:
         gate = hold(device.queue)
         points = [device.queue.barrier() for _ in range(16)]
         waiting = [background(partial(point.wait, LONG)) for point in points for _ in range(2)]
         gate.semaphore.signal(1)
-        for future in waiting:
-            future.result(LONG)
+        assert [future.result(LONG) for future in waiting] == [None] * 32
+        assert all(point.done for point in points)
 
 
 class TestDependencies:
@@ -121,7 +124,7 @@ class TestDependencies:
                 read = device.queue.read(buffer, into, wait=filled)
                 other.barrier(wait=read)
                 read.wait(LONG)
-                assert into == bytes([value]) * (1 << 20)
+                assert same(into, bytes([value]) * (1 << 20))
 
     def test_h11_a_chain_over_all_queues(self, device: Device) -> None:
         semaphore = device.semaphore()
@@ -195,7 +198,9 @@ class TestDependencies:
     def test_h11_a_reached_timepoint_is_no_wait(self, device: Device) -> None:
         done = device.queue.barrier()
         done.wait(LONG)
-        device.queues[-1].barrier(wait=[done, device.semaphore(5).at(5)]).wait(LONG)
+        behind = device.queues[-1].barrier(wait=[done, device.semaphore(5).at(5)])
+        behind.wait(LONG)
+        assert behind.done
 
 
 class TestCallbacks:
@@ -322,8 +327,10 @@ class TestAwait:
             late = [device.queue.barrier() for _ in range(10)]
             tasks = [asyncio.ensure_future(settle(point)) for point in late]
             await asyncio.sleep(0)
+            assert not any(task.done() for task in tasks)
             gate.semaphore.signal(1)
             await asyncio.wait_for(asyncio.gather(*tasks), LONG)
+            assert all(point.done for point in late)
 
         asyncio.run(run())
 

@@ -1,0 +1,82 @@
+"""The device: a GPU's facts, its context, its memory and its queues."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from remora.base.snapshot import DeviceStatistics
+from remora.drivers.cuda._ffi import Context, attribute, call, driver, initialize
+from remora.drivers.cuda.buffer import CudaBuffer
+from remora.drivers.cuda.command_buffer import Recording
+from remora.drivers.cuda.executable import CudaExecutable
+from remora.drivers.cuda.memory import Block, Memory, PinnedPool
+from remora.drivers.cuda.queue import CudaQueue
+from remora.drivers.cuda.targets import targets
+from remora.errors import NotFoundError, UnsupportedError
+from remora.hal.command_buffer import CommandBuffer
+from remora.hal.device import DeviceInfo, Heap
+from remora.hal.host_device import HostDevice
+from remora.hal.specialization import ExecutableInfo
+from remora.hal.target import Target
+
+__all__ = ["QUEUE_COUNT", "CudaDevice"]
+
+QUEUE_COUNT = 4
+
+
+class CudaDevice(HostDevice[CudaQueue]):
+    """One GPU, in its primary context."""
+
+    def __init__(self, uri: str, ordinal: int) -> None:
+        initialize()
+        count = call(driver.cuDeviceGetCount)
+        if ordinal >= count:
+            raise NotFoundError(f"{uri}: there is no GPU {ordinal}, this machine has {count}; write cuda://0")
+        device = call(driver.cuDeviceGet, ordinal)
+        super().__init__(uri, facts(device))
+        self.context = Context(device)
+        self.context.enter()
+        self.memory = Memory(self.context, device, self.info.heaps[0].size, uri)
+        self.pinned = PinnedPool()
+        self._queues = tuple(CudaQueue(self, number) for number in range(QUEUE_COUNT))
+
+    def statistics(self) -> DeviceStatistics:
+        """What the device holds and has done."""
+        return DeviceStatistics(*self.memory.statistics(), sum(queue.dispatches for queue in self._queues))
+
+    def close(self) -> None:
+        """End the queues, then everything they used. A kernel that runs is waited for. Safe to repeat."""
+        self._end_profile()
+        closed, self._closed = self._closed, True
+        if closed:
+            return
+        self.context.enter()
+        self._end_queues()
+        for queue in self._queues:
+            queue.destroy()
+        self.pinned.close()
+        self.memory.close()
+        self.context.close()
+
+    def _allocate(self, size: int) -> CudaBuffer:
+        return CudaBuffer(self, Block(self.memory, size).make())
+
+    def _late_buffer(self, size: int) -> CudaBuffer:
+        return CudaBuffer(self, Block(self.memory, size))
+
+    def _load(self, target: Target, artifact: Any, info: ExecutableInfo, constants: tuple[int, ...]) -> CudaExecutable:
+        return CudaExecutable(self, target, artifact, info, constants)
+
+    def _prepare(self, commands: CommandBuffer) -> None:
+        commands.prepared = Recording(self, commands)
+
+
+def facts(device: Any) -> DeviceInfo:
+    """What a GPU is. Raises UnsupportedError for one that this driver cannot drive."""
+    name = call(driver.cuDeviceGetName, 128, device).rstrip(b"\0").decode(errors="replace")
+    if not attribute(device, "CAN_USE_64_BIT_STREAM_MEM_OPS") or not attribute(device, "MEMORY_POOLS_SUPPORTED"):
+        raise UnsupportedError(f"{name} has no 64-bit stream memory operations or no memory pools: use a GPU of 2016 or later")
+    capability = attribute(device, "COMPUTE_CAPABILITY_MAJOR"), attribute(device, "COMPUTE_CAPABILITY_MINOR")
+    total = int(call(driver.cuDeviceTotalMem, device))
+    heap = Heap("gpu", size=total, max_allocation=total, alignment=256)
+    return DeviceInfo(name, "cuda", targets(capability, int(call(driver.cuDriverGetVersion))), (heap,), QUEUE_COUNT)

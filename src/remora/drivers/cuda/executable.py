@@ -1,0 +1,196 @@
+"""Executables: a module of machine code or PTX, and how its kernels take their arguments.
+
+A kernel's parameters are the addresses of its bindings, then its constants, each at a multiple of its own size: what a C function
+`kernel(void *a, const void *b, unsigned n, double f)` has. Specialization constants are a symbol `remora_words`, an array of
+32-bit words in constant or global memory, written before the first kernel runs. Named globals are symbols of their own.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+from typing import TYPE_CHECKING, Any, Final
+
+from remora.drivers.cuda._ffi import call, driver, failure
+from remora.drivers.cuda.arguments import ADDRESS_BYTES, MAX_ARGUMENTS, layout, offsets
+from remora.drivers.cuda.buffer import CudaBuffer
+from remora.errors import Error, NotFoundError, OutOfMemoryError, UsageError
+from remora.hal.artifact import Artifact
+from remora.hal.executable import Executable, Kernel, KernelInfo
+from remora.hal.exports import Export
+from remora.hal.specialization import CONSTANT_CODES, ExecutableInfo, GlobalRule
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from remora.drivers.cuda.device import CudaDevice
+    from remora.hal.target import Target
+
+__all__ = ["CudaExecutable", "CudaKernel", "Program"]
+
+WORDS_SYMBOL: Final = b"remora_words"
+LOG_BYTES: Final = 8 << 10
+#: Most workgroups of a grid per dimension.
+MAX_GRID: Final = (1 << 31) - 1, (1 << 16) - 1, (1 << 16) - 1
+
+
+class Code:
+    """A loaded module; unloaded when the last reference is dropped."""
+
+    def __init__(self, device: CudaDevice, artifact: memoryview) -> None:
+        self._device = device
+        self.module: Any = None
+        device.context.enter()
+        image = bytes(artifact) + b"\0"  # PTX is a text, which ends at its first zero
+        log = ctypes.create_string_buffer(LOG_BYTES)
+        option = driver.CUjit_option
+        names = [option.CU_JIT_ERROR_LOG_BUFFER, option.CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES]
+        code, module = driver.cuModuleLoadDataEx(image, len(names), names, [ctypes.addressof(log), LOG_BYTES])
+        if code:
+            raise refusal(code, log.value.decode(errors="replace").strip())
+        self.module = module
+
+    def function(self, name: str) -> Any:
+        """An entry point. Raises NotFoundError."""
+        code, function = driver.cuModuleGetFunction(self.module, name.encode())
+        if code:
+            raise NotFoundError(f"the artifact has no kernel {name!r}: {failure(code, 'cuModuleGetFunction').message}")
+        return function
+
+    def exports(self) -> tuple[Export, ...]:
+        """Its entry points by name. What kinds of parameters they have is not recorded."""
+        self._device.context.enter()
+        functions = call(driver.cuModuleEnumerateFunctions, call(driver.cuModuleGetFunctionCount, self.module), self.module)
+        return tuple(Export(call(driver.cuFuncGetName, function).decode()) for function in functions)
+
+    def symbol(self, name: bytes) -> tuple[int, int] | None:
+        """(address, bytes) of a variable, or None."""
+        code, address, size = driver.cuModuleGetGlobal(self.module, name)
+        return None if code else (int(address), int(size))
+
+    def __del__(self) -> None:
+        if self.module is not None and not self._device.closed:
+            self._device.context.enter()
+            driver.cuModuleUnload(self.module)
+
+
+def refusal(code: Any, log: str) -> Error:
+    """Why an artifact was not loaded."""
+    error = failure(code, "cuModuleLoadDataEx")
+    if isinstance(error, OutOfMemoryError):
+        return error
+    result = driver.CUresult
+    cure = {
+        result.CUDA_ERROR_NO_BINARY_FOR_GPU: "it is for another GPU: build the bundle for this one",
+        result.CUDA_ERROR_UNSUPPORTED_PTX_VERSION: "its PTX is newer than the driver: build it as an older PTX, or as machine code",
+        result.CUDA_ERROR_INVALID_PTX: "the driver's compiler refuses its PTX",
+    }.get(code, "build it as a cubin or PTX for this GPU")
+    return UsageError(f"the artifact does not load: {error.message}; {cure}{f': {log}' if log else ''}")
+
+
+class Program:
+    """How a kernel is launched: its function, and where its arguments lie. It keeps the code loaded."""
+
+    def __init__(self, code: Code, info: KernelInfo) -> None:
+        self.code = code
+        self.name = info.name
+        self.function = code.function(info.export or info.name)
+        self.workgroup = info.workgroup
+        self._bindings = struct.Struct(f"={len(info.bindings)}Q")
+        sizes = [struct.calcsize(f"<{CONSTANT_CODES[rule.type]}") for rule in info.constants]
+        self._pieces, self.argument_bytes = layout(len(info.bindings), sizes)
+        if self.argument_bytes > MAX_ARGUMENTS:
+            raise UsageError(f"{self.name} takes {self.argument_bytes} bytes of arguments; a kernel can have {MAX_ARGUMENTS}")
+        self._check(len(info.bindings), sizes)
+
+    def pack(self, arguments: Any, addresses: Sequence[int], constants: bytes) -> None:
+        """Write the arguments of one launch."""
+        self._bindings.pack_into(arguments, 0, *addresses)
+        for start, end, place in self._pieces:
+            arguments[place : place + end - start] = constants[start:end]
+
+    def _check(self, bindings: int, constants: Sequence[int]) -> None:
+        """Compare with what the code says of its parameters. Raises UsageError."""
+        wanted = offsets([ADDRESS_BYTES] * bindings + list(constants))
+        there: list[tuple[int, int]] = []
+        while True:
+            code, at, size = driver.cuFuncGetParamInfo(self.function, len(there))
+            if code:
+                break
+            there.append((int(at), int(size)))
+        if (there and there != wanted) or (wanted and not there):
+            raise UsageError(
+                f"{self.name}: the manifest gives parameters at {wanted} (offset, bytes), the code has {there}: "
+                "they are the addresses of the bindings, then the constants"
+            )
+
+
+class CudaKernel(Kernel):
+    """A kernel with its program, until the executable is closed."""
+
+    __slots__ = ("program",)
+
+    def __init__(self, executable: Executable, ordinal: int, info: KernelInfo, program: Program) -> None:
+        super().__init__(executable, ordinal, info)
+        self.program: Program | None = program
+
+
+class GlobalBlock:
+    """The memory of a global, which keeps its module loaded."""
+
+    def __init__(self, code: Code, address: int, size: int) -> None:
+        self.code = code
+        self.address = address
+        self.size = size
+
+    def retire(self) -> None:
+        """Nothing of the device's memory comes back."""
+
+
+class CudaExecutable(Executable):
+    """A module on the GPU."""
+
+    def __init__(self, device: CudaDevice, target: Target, artifact: Any, info: ExecutableInfo, constants: tuple[int, ...]) -> None:
+        super().__init__(device, target, info, constants)
+        code = Code(device, Artifact.of(artifact).view)
+        self._code: Code | None = code
+        self._specialize(code, constants)
+        self._kernels: dict[str, Kernel] = {
+            kernel.name: CudaKernel(self, ordinal, kernel, Program(code, kernel))
+            for ordinal, kernel in enumerate(self.info.kernels)
+        }
+        self._globals = {rule.name: self._find(code, rule) for rule in self.info.globals}
+
+    def close(self) -> None:
+        """See `Executable.close`."""
+        self._close_globals()
+        self.closed = True
+        for kernel in self._kernels.values():
+            kernel.program = None  # type: ignore[attr-defined]
+        self._code = None
+        self._globals = {}
+
+    def _exports(self) -> tuple[Export, ...]:
+        assert self._code is not None
+        return self._code.exports()
+
+    def _specialize(self, code: Code, words: tuple[int, ...]) -> None:
+        if not words:
+            return
+        place = code.symbol(WORDS_SYMBOL)
+        if place is None or place[1] != 4 * len(words):
+            there = "none" if place is None else f"{place[1]} bytes"
+            raise UsageError(f"the artifact's symbol remora_words has {there}; the manifest's constants need {4 * len(words)}")
+        call(driver.cuMemcpyHtoD, place[0], struct.pack(f"<{len(words)}I", *words), 4 * len(words))
+
+    def _find(self, code: Code, rule: GlobalRule) -> GlobalBlock:
+        name = rule.export or rule.name
+        place = code.symbol(name.encode())
+        if place is None:
+            raise NotFoundError(f"the artifact has no variable {name!r} for the global {rule.name!r}")
+        if place[1] != rule.size:
+            raise UsageError(f"the global {rule.name!r} has {place[1]} bytes in the artifact, {rule.size} in the manifest")
+        return GlobalBlock(code, *place)
+
+    def _global(self, rule: GlobalRule) -> CudaBuffer:
+        return CudaBuffer(self.device, self._globals[rule.name])  # type: ignore[arg-type]

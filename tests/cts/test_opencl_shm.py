@@ -1,0 +1,21 @@
+"""D02, D10, H30: the opencl driver passes the HAL suite in another process, over shared memory."""
+
+import pytest
+from tests.opencl_device import PATIENCE, factory_of, need_opencl
+
+from remora.testing.cts.hal import *  # noqa: F403 - the suite's classes are what runs here
+from remora.testing.server import ServerProcess
+
+pytestmark = [pytest.mark.opencl, pytest.mark.timeout(2 * PATIENCE)]
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    need_opencl()
+    with ServerProcess(device="opencl", timeout=PATIENCE, bind=f"shm://{tmp_path_factory.mktemp('shm')}/server") as server:
+        yield server
+
+
+@pytest.fixture
+def factory(server):
+    return factory_of(server.uri)

@@ -1,0 +1,25 @@
+"""Whether there is an NVIDIA GPU here, and how the HAL suite gets it."""
+
+import ctypes
+from importlib.util import find_spec
+
+import pytest
+
+import remora
+from remora import samples
+from remora.testing.cts.hal_factory import HalFactory
+
+
+def need_cuda():
+    """Skip the test where no GPU can be opened, and say what to install."""
+    if find_spec("cuda") is None or find_spec("cuda.bindings") is None:
+        pytest.skip("cuda-bindings is not installed: pip install 'remora[cuda]'")
+    try:
+        ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        pytest.skip("there is no NVIDIA driver here (libcuda.so.1): run this on a machine with a GPU")
+
+
+def factory_of(uri):
+    """How the suite opens the GPU at a URI. A GPU's kernels report no status, and its memory is as large as the machine's."""
+    return HalFactory(open=lambda: remora.open(uri), vector=samples.load("vector"), special=samples.load("special"))
