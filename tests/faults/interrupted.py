@@ -3,7 +3,9 @@
 import contextlib
 import gc
 import queue
+import sys
 import threading
+import traceback
 from time import monotonic
 
 from tests.faults.injecting import Trials
@@ -130,7 +132,13 @@ def left_behind(settle_s=5):
 
 
 def _of_remora():
-    threads = [thread.name for thread in threading.enumerate() if "remora" in thread.name]
+    """One that never began is no thread: `Thread.start` may leave its object listed when an interruption comes in its own steps."""
+    frames = sys._current_frames()
+    threads = [
+        f"{thread.name}: {' '.join(map(str.strip, traceback.format_stack(frames.get(thread.ident))))}"
+        for thread in threading.enumerate()
+        if "remora" in thread.name and thread.ident is not None
+    ]
     return threads + [name for fd, name in open_files().items() if fd > 2 and ("socket" in name or "eventfd" in name)]
 
 

@@ -56,7 +56,7 @@ def is_ours(name):
 
 
 @pytest.mark.interpreted
-@pytest.mark.parametrize("trials", ["tcp"], indirect=True)
+@pytest.mark.parametrize("trials", ["tcp", pytest.param("unix", marks=pytest.mark.slow)], indirect=True)
 @pytest.mark.timeout(300)  # on a busy machine
 def test_h05_ctrl_c_anywhere_leaves_the_client_whole_or_ended(trials):
     places = interrupt_all(trials, EVERY, 0)
@@ -69,7 +69,7 @@ def test_h05_ctrl_c_anywhere_leaves_the_client_whole_or_ended(trials):
 
 @pytest.mark.interpreted
 @pytest.mark.slow
-@pytest.mark.parametrize("trials", ["tcp"], indirect=True)
+@pytest.mark.parametrize("trials", ["tcp", "unix"], indirect=True)
 @pytest.mark.timeout(1800)
 def test_h05_ctrl_c_at_every_place_leaves_the_client_whole_or_ended(trials):
     interrupt_all(trials, 1, 0)

@@ -155,9 +155,12 @@ class Buffer(ABC):
         self._release()
 
     def _end(self) -> None:
-        """Close it, whatever still uses it. Does not block."""
+        """Close it, whatever still uses it. Does not block, and publishes nothing of what was written through a mapping."""
         if not self._closed:
             self._closed = self._guarded = True
+            for mapping in self._maps:
+                mapping._let_go()
+            self._maps.clear()
             self._abandon()
 
     def _abandon(self) -> None:
@@ -285,9 +288,13 @@ class Mapping:
             try:
                 self.buffer._unmap(self)
             finally:
-                self._view = None
-                self._memory = memoryview(b"")
-                self.buffer._maps.remove(self)
+                if self in self.buffer._maps:  # not when the buffer ended meanwhile
+                    self.buffer._maps.remove(self)
+                self._let_go()
+
+    def _let_go(self) -> None:
+        self._view = None
+        self._memory = memoryview(b"")
 
     def _part(self, offset: int, size: int | None, access: Access) -> tuple[int, int]:
         """A range of the mapping, which must be open and have this access."""

@@ -75,6 +75,7 @@ class Interrupts:
             job()
         finally:
             sys.settrace(before)
+            self._returned = None  # a frame holds all that it worked on
 
     def _on_call(self, frame: FrameType, event: str, _: Any) -> Any:
         if not _is_watched(frame):
@@ -86,6 +87,8 @@ class Interrupts:
             nonlocal last
             if event == "return":
                 self._returned = None if frame.f_code.co_name == "__init__" else frame.f_back
+            elif event == "exception":
+                last = -1  # a call that raises is followed by its handler, without a look at signals
             elif event == "opcode":
                 looks = last >= 0 and self._returned is not frame and _looks(code[last], jumped=frame.f_lasti < last)
                 self._returned = None

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from remora.errors import ClosedError, Error, OutOfMemoryError, Status, UsageError
-from remora.hal.buffer import Access, Buffer
+from remora.hal.buffer import Access, Buffer, Mapping
 from remora.testing.cts.compare import same
 from remora.testing.cts.hal_factory import LONG, SIZES, HalFactory, blob, hold
 
@@ -222,13 +222,18 @@ class TestMappings:
     """H20: contents as host memory."""
 
     def test_h20_an_error_leaves_the_block_although_something_is_mapped(self, device: Device) -> None:
+        mappings: list[Mapping] = []
+
         def fail(buffer: Buffer) -> None:
-            buffer.map(timeout=LONG)
+            mappings.append(buffer.map(timeout=LONG))
             raise KeyError("on its way")
 
         with device.allocate(100) as buffer, pytest.raises(KeyError, match="on its way"), buffer:
             fail(buffer)
         assert buffer.closed
+        with pytest.raises(ClosedError, match="the mapping was closed"):
+            len(mappings[0].view)
+        mappings[0].close()
         device.queue.wait_idle(LONG)
 
     @pytest.mark.parametrize("size", [1, 5, 64 * 1024 + 1, (1 << 20) + 1])
