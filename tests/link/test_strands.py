@@ -6,6 +6,7 @@ from contextlib import ExitStack, contextmanager
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.faults.processes import wait_until
 from tests.link.lanes import Ends, connected, facing_strands
 from tests.link.test_bulk_ends import GIVEN_UP, every_transfer_ends_once, later, steps
 from tests.link.test_schedule import frames_of, head, ignore
@@ -255,8 +256,9 @@ def test_h02_transfers_of_a_session_use_the_connections_that_its_uri_asks_for(ca
         assert len(carriers) == 2 + bulk
         buffer = device.upload(data)
         assert bytes(buffer.read(timeout=30)) == data
-        counts = [carriers[lane].statistics() for lane in carriers if lane >= Lane.BULK]
-        assert sum(count.bytes_sent for count in counts) > len(data)
+        lanes = [carriers[lane] for lane in carriers if lane >= Lane.BULK]
+        wait_until(lambda: sum(lane.statistics().bytes_sent for lane in lanes) > len(data))
+        counts = [lane.statistics() for lane in lanes]
         assert sum(count.bytes_received for count in counts) > len(data)
 
 

@@ -73,7 +73,7 @@ class CudaDevice(HostDevice[CudaQueue]):
 
 def facts(device: Any) -> DeviceInfo:
     """What a GPU is. Raises UnsupportedError for one that this driver cannot drive."""
-    name = call(driver.cuDeviceGetName, 128, device).rstrip(b"\0").decode(errors="replace")
+    name = call(driver.cuDeviceGetName, 128, device).partition(b"\0")[0].decode(errors="replace")
     if not attribute(device, "CAN_USE_64_BIT_STREAM_MEM_OPS") or not attribute(device, "MEMORY_POOLS_SUPPORTED"):
         raise UnsupportedError(f"{name} has no 64-bit stream memory operations or no memory pools: use a GPU of 2016 or later")
     capability = attribute(device, "COMPUTE_CAPABILITY_MAJOR"), attribute(device, "COMPUTE_CAPABILITY_MINOR")

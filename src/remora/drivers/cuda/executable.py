@@ -42,12 +42,12 @@ class Code:
         self.module: Any = None
         device.context.enter()
         image = bytes(artifact) + b"\0"  # PTX is a text, which ends at its first zero
-        log = ctypes.create_string_buffer(LOG_BYTES)
+        log = bytes(LOG_BYTES)  # cuda-bindings takes the memory of a bytes object, and the driver writes into it
         option = driver.CUjit_option
         names = [option.CU_JIT_ERROR_LOG_BUFFER, option.CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES]
-        code, module = driver.cuModuleLoadDataEx(image, len(names), names, [ctypes.addressof(log), LOG_BYTES])
+        code, module = driver.cuModuleLoadDataEx(image, len(names), names, [log, LOG_BYTES])
         if code:
-            raise refusal(code, log.value.decode(errors="replace").strip())
+            raise refusal(code, log.partition(b"\0")[0].decode(errors="replace").strip())
         self.module = module
 
     def function(self, name: str) -> Any:
