@@ -9,6 +9,9 @@ import remora
 from remora import samples
 from remora.testing.cts.hal_factory import HalFactory
 
+#: Another test may have all of the GPU's memory for a moment.
+RETRY = 30.0
+
 
 def need_cuda():
     """Skip the test where no GPU can be opened, and say what to install."""
@@ -21,5 +24,10 @@ def need_cuda():
 
 
 def factory_of(uri):
-    """How the suite opens the GPU at a URI. A GPU's kernels report no status, and its memory is as large as the machine's."""
-    return HalFactory(open=lambda: remora.open(uri), vector=samples.load("vector"), special=samples.load("special"))
+    """How the suite opens the GPU at a URI. A GPU's kernels report no status."""
+    return HalFactory(
+        open=lambda: remora.open(uri, retry=RETRY),
+        vector=samples.load("vector"),
+        special=samples.load("special"),
+        lists_memory=False,
+    )

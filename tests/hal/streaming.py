@@ -16,19 +16,20 @@ from remora.hal.stream_queue import StreamQueue
 
 
 class Hardware:
-    """Does work in order, and writes marks. It stops for good at the first failure, like a stream."""
+    """Does work in order, and writes marks. It stops for good at the first failure, like a stream; nobody asks it after `end`."""
 
     def __init__(self, *, by_hand=False):
         self._work = deque()
         self._stir = threading.Condition()
         self._steps = 0 if by_hand else float("inf")
         self._ended = False
-        self.marked = 0
-        self.fault = None
+        self._marked = 0
+        self._fault = None
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
     def put(self, work, *args):
+        assert not self._ended
         with self._stir:
             self._work.append((work, args))
             self._stir.notify_all()
@@ -42,10 +43,21 @@ class Hardware:
             self._steps += count
             self._stir.notify_all()
 
+    @property
+    def marked(self):
+        assert not self._ended
+        return self._marked
+
+    @property
+    def fault(self):
+        assert not self._ended
+        return self._fault
+
     def synchronize(self):
+        assert not self._ended
         with self._stir:
-            self._stir.wait_for(lambda: self.fault or not self._work)
-        return self.fault
+            self._stir.wait_for(lambda: self._fault or not self._work)
+        return self._fault
 
     def end(self):
         with self._stir:
@@ -54,12 +66,12 @@ class Hardware:
         self._thread.join()
 
     def _set_mark(self, value):
-        self.marked = value
+        self._marked = value
 
     def _run(self):
         while True:
             with self._stir:
-                self._stir.wait_for(lambda: self._ended or (self._work and self._steps > 0 and not self.fault))
+                self._stir.wait_for(lambda: self._ended or (self._work and self._steps > 0 and not self._fault))
                 if self._ended:
                     return
                 self._steps -= 1
@@ -67,9 +79,9 @@ class Hardware:
             try:
                 work(*args)
             except Error as error:
-                self.fault = error.with_traceback(None)
+                self._fault = error.with_traceback(None)
             except BaseException as error:
-                self.fault = DeviceError(f"{type(error).__name__}: {error}")
+                self._fault = DeviceError(f"{type(error).__name__}: {error}")
             work = args = None
             with self._stir:
                 self._work.popleft()
@@ -89,10 +101,9 @@ class StreamingQueue(StreamQueue):
     def _start(self, work, args, value):
         if isinstance(work, _Timed):
             work._work = partial(self._give, work._work)
-            work(*args)
         else:
-            self._give(work, *args)
-        self._mark(value)
+            work = partial(self._give, work)
+        super()._start(work, args, value)
 
     def _give(self, work, *args):
         if work == self._play:

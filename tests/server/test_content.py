@@ -32,7 +32,7 @@ def padded(device, size, mark=b""):
 
 
 def load_and_run(device, target, artifact, least=0):
-    """Load it, see that it computes, and return what was sent for the loading, once that is so much: a send is counted at its end."""
+    """Load it, see that it computes, and return what was sent for it, once that is so much: a send is counted when it ends."""
     before = device.link_statistics().bytes_sent
     kernels = device.load_artifact(target, artifact, VECTOR.kernels)
     wait_until(lambda: device.link_statistics().bytes_sent - before >= least)

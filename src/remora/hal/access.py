@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 
 from remora.base.uri import Uri, parse_uri
-from remora.errors import BrokenError, BusyError, NotFoundError, UsageError
+from remora.errors import BrokenError, BusyError, NotFoundError, OutOfMemoryError, UsageError
 from remora.hal.device import Device
 from remora.hal.registry import open_devices
 
@@ -45,7 +45,8 @@ class Host:
 
 
 def connect(uri: str, *, retry: float = 0.0) -> Host:
-    """All devices behind a URI. `retry` is how many seconds to keep trying while the server is unreachable or full.
+    """All devices behind a URI. `retry` is how many seconds to keep trying while the server is unreachable or full, or the
+    device has no memory left for one more program.
 
     Raises UsageError for a URI that is none, NotFoundError for an unknown scheme, BrokenError when nobody answers there.
     Example: `with remora.connect("remote-unix:///run/remora.sock") as host: device = host.devices[0]`.
@@ -107,7 +108,7 @@ def _open(uri: Uri, retry: float) -> Sequence[Device]:
     while True:
         try:
             return open_devices(uri)
-        except (BrokenError, BusyError):
+        except (BrokenError, BusyError, OutOfMemoryError):
             if time.monotonic() + RETRY_EVERY > deadline:
                 raise
             time.sleep(RETRY_EVERY)

@@ -39,6 +39,7 @@ class _Timed:
     def __call__(self, *args: Any) -> None:
         local = self._profile._local
         local.running = self._draft
+        self._queue._settled()  # so that this operation is the next on the timeline
         start_ns, failed = monotonic_ns(), True
         try:
             self._work(*args)

@@ -76,7 +76,7 @@ class StreamTimeline(Semaphore):
 class StreamQueue(HostQueue):
     """A queue whose driver gives `_submit` work that only begins an operation, and overrides the four methods at the end."""
 
-    __slots__ = ("_after", "_begun", "_flying", "_retiring", "_retiring_thread", "_watched", "_watcher")
+    __slots__ = ("_after", "_asking", "_begun", "_flying", "_gone", "_retiring", "_retiring_thread", "_watched", "_watcher")
 
     def __init__(self, device: Device, ordinal: int) -> None:
         super().__init__(device, ordinal)
@@ -84,6 +84,8 @@ class StreamQueue(HostQueue):
         self._flying: deque[_Flying] = deque()
         self._begun = 0
         self._after: Callable[[], None] | None = None
+        self._asking = threading.Lock()  # held while the device is asked for its mark or a fault
+        self._gone = False  # the queue is closed: the driver may give back what would be asked
         self._retiring = threading.Lock()
         self._retiring_thread = 0  # a callback of an operation that retires may look at the queue again
         self._watched = threading.Event()
@@ -120,6 +122,8 @@ class StreamQueue(HostQueue):
 
     def _start(self, work: Callable[..., None], args: tuple[Any, ...], value: int) -> None:
         work(*args)
+        if self._gone:  # the work closed the device
+            raise self._closed_error()
         self._mark(value)
 
     def _wait_for_room(self) -> None:
@@ -130,6 +134,8 @@ class StreamQueue(HostQueue):
 
     def drain(self) -> None:
         """Wait until the device has done all that was begun, and retire it. For work that the host does itself."""
+        if self._gone:
+            return
         fault = self._synchronize()
         if fault is not None:
             self._lost(fault)
@@ -173,7 +179,8 @@ class StreamQueue(HostQueue):
             return
         self._retiring_thread = threading.get_ident()
         try:
-            done = self._marked()
+            with self._asking:
+                done = 0 if self._gone else self._marked()
             while self._flying and self._flying[0].value <= done:
                 operation: _Flying | None = self._flying[0]
                 assert operation is not None
@@ -211,11 +218,15 @@ class StreamQueue(HostQueue):
             self._retire()
             if waiter.lock.acquire(blocking=False):
                 return True
-            fault = self._fault()
-            if fault is not None:
-                self._lost(fault)
+            self._look_for_fault()
             now = monotonic()
         return waiter.lock.acquire(blocking=False)
+
+    def _look_for_fault(self) -> None:
+        with self._asking:
+            fault = None if self._gone else self._fault()
+        if fault is not None:
+            self._lost(fault)
 
     def _watch(self) -> None:
         """See to it that a thread looks until nobody wants to know any more."""
@@ -236,12 +247,10 @@ class StreamQueue(HostQueue):
             if self._closing:
                 return
             since = monotonic()
-            while self._flying and self._wanted():
+            while self._flying and self._wanted() and not self._gone:
                 before = self._flying[0].value
                 self._retire()
-                fault = self._fault()
-                if fault is not None:
-                    self._lost(fault)
+                self._look_for_fault()
                 if not self._flying or self._flying[0].value != before:
                     since = monotonic()
                 sleep(min(max((monotonic() - since) / 20, LEAST_PAUSE_S), MOST_PAUSE_S))
@@ -256,6 +265,8 @@ class StreamQueue(HostQueue):
         if self.timeline._failure is None:
             self.drain()
         super()._close()
+        with self._asking:
+            self._gone = True
         self._watched.set()
         if self._watcher is not None and self._watcher is not threading.current_thread():
             self._watcher.join()

@@ -22,6 +22,10 @@ from remora.hal.target import Target
 __all__ = ["QUEUE_COUNT", "CudaDevice"]
 
 QUEUE_COUNT = 4
+#: The context needs memory of its own for code, graphs and streams: one part in so many of what is free.
+RESERVE = 64
+#: Bytes in which the driver's pool takes memory.
+GRAIN = 2 << 20
 
 
 class CudaDevice(HostDevice[CudaQueue]):
@@ -33,9 +37,9 @@ class CudaDevice(HostDevice[CudaQueue]):
         if ordinal >= count:
             raise NotFoundError(f"{uri}: there is no GPU {ordinal}, this machine has {count}; write cuda://0")
         device = call(driver.cuDeviceGet, ordinal)
-        super().__init__(uri, facts(device))
         self.context = Context(device)
         self.context.enter()
+        super().__init__(uri, facts(device))
         self.memory = Memory(self.context, device, self.info.heaps[0].size, uri)
         self.pinned = PinnedPool()
         self._queues = tuple(CudaQueue(self, number) for number in range(QUEUE_COUNT))
@@ -72,11 +76,11 @@ class CudaDevice(HostDevice[CudaQueue]):
 
 
 def facts(device: Any) -> DeviceInfo:
-    """What a GPU is. Raises UnsupportedError for one that this driver cannot drive."""
+    """What a GPU is, and what of its memory is free now. In its context. Raises UnsupportedError when it cannot be driven."""
     name = call(driver.cuDeviceGetName, 128, device).partition(b"\0")[0].decode(errors="replace")
     if not attribute(device, "CAN_USE_64_BIT_STREAM_MEM_OPS") or not attribute(device, "MEMORY_POOLS_SUPPORTED"):
         raise UnsupportedError(f"{name} has no 64-bit stream memory operations or no memory pools: use a GPU of 2016 or later")
     capability = attribute(device, "COMPUTE_CAPABILITY_MAJOR"), attribute(device, "COMPUTE_CAPABILITY_MINOR")
-    total = int(call(driver.cuDeviceTotalMem, device))
-    heap = Heap("gpu", size=total, max_allocation=total, alignment=256)
+    free, total = map(int, call(driver.cuMemGetInfo))
+    heap = Heap("gpu", size=total, max_allocation=(free - free // RESERVE) // GRAIN * GRAIN, alignment=256)
     return DeviceInfo(name, "cuda", targets(capability, int(call(driver.cuDriverGetVersion))), (heap,), QUEUE_COUNT)

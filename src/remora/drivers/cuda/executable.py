@@ -7,23 +7,23 @@ A kernel's parameters are the addresses of its bindings, then its constants, eac
 
 from __future__ import annotations
 
-import ctypes
 import struct
 from typing import TYPE_CHECKING, Any, Final
 
 from remora.drivers.cuda._ffi import call, driver, failure
-from remora.drivers.cuda.arguments import ADDRESS_BYTES, MAX_ARGUMENTS, layout, offsets
+from remora.drivers.cuda.arguments import MAX_ARGUMENTS, layout
 from remora.drivers.cuda.buffer import CudaBuffer
+from remora.drivers.cuda.exports import read_entry
 from remora.errors import Error, NotFoundError, OutOfMemoryError, UsageError
 from remora.hal.artifact import Artifact
 from remora.hal.executable import Executable, Kernel, KernelInfo
-from remora.hal.exports import Export
 from remora.hal.specialization import CONSTANT_CODES, ExecutableInfo, GlobalRule
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from remora.drivers.cuda.device import CudaDevice
+    from remora.hal.exports import Export
     from remora.hal.target import Target
 
 __all__ = ["CudaExecutable", "CudaKernel", "Program"]
@@ -50,18 +50,10 @@ class Code:
             raise refusal(code, log.partition(b"\0")[0].decode(errors="replace").strip())
         self.module = module
 
-    def function(self, name: str) -> Any:
-        """An entry point. Raises NotFoundError."""
-        code, function = driver.cuModuleGetFunction(self.module, name.encode())
-        if code:
-            raise NotFoundError(f"the artifact has no kernel {name!r}: {failure(code, 'cuModuleGetFunction').message}")
-        return function
-
-    def exports(self) -> tuple[Export, ...]:
-        """Its entry points by name. What kinds of parameters they have is not recorded."""
-        self._device.context.enter()
+    def functions(self) -> dict[str, Any]:
+        """Its entry points by name. The vendor's driver may load one only when it is asked for more than that."""
         functions = call(driver.cuModuleEnumerateFunctions, call(driver.cuModuleGetFunctionCount, self.module), self.module)
-        return tuple(Export(call(driver.cuFuncGetName, function).decode()) for function in functions)
+        return {call(driver.cuFuncGetName, function).decode(): function for function in functions}
 
     def symbol(self, name: bytes) -> tuple[int, int] | None:
         """(address, bytes) of a variable, or None."""
@@ -91,38 +83,22 @@ def refusal(code: Any, log: str) -> Error:
 class Program:
     """How a kernel is launched: its function, and where its arguments lie. It keeps the code loaded."""
 
-    def __init__(self, code: Code, info: KernelInfo) -> None:
+    def __init__(self, code: Code, function: Any, info: KernelInfo) -> None:
         self.code = code
         self.name = info.name
-        self.function = code.function(info.export or info.name)
+        self.function = function
         self.workgroup = info.workgroup
         self._bindings = struct.Struct(f"={len(info.bindings)}Q")
         sizes = [struct.calcsize(f"<{CONSTANT_CODES[rule.type]}") for rule in info.constants]
         self._pieces, self.argument_bytes = layout(len(info.bindings), sizes)
         if self.argument_bytes > MAX_ARGUMENTS:
             raise UsageError(f"{self.name} takes {self.argument_bytes} bytes of arguments; a kernel can have {MAX_ARGUMENTS}")
-        self._check(len(info.bindings), sizes)
 
     def pack(self, arguments: Any, addresses: Sequence[int], constants: bytes) -> None:
         """Write the arguments of one launch."""
         self._bindings.pack_into(arguments, 0, *addresses)
         for start, end, place in self._pieces:
             arguments[place : place + end - start] = constants[start:end]
-
-    def _check(self, bindings: int, constants: Sequence[int]) -> None:
-        """Compare with what the code says of its parameters. Raises UsageError."""
-        wanted = offsets([ADDRESS_BYTES] * bindings + list(constants))
-        there: list[tuple[int, int]] = []
-        while True:
-            code, at, size = driver.cuFuncGetParamInfo(self.function, len(there))
-            if code:
-                break
-            there.append((int(at), int(size)))
-        if (there and there != wanted) or (wanted and not there):
-            raise UsageError(
-                f"{self.name}: the manifest gives parameters at {wanted} (offset, bytes), the code has {there}: "
-                "they are the addresses of the bindings, then the constants"
-            )
 
 
 class CudaKernel(Kernel):
@@ -152,12 +128,13 @@ class CudaExecutable(Executable):
 
     def __init__(self, device: CudaDevice, target: Target, artifact: Any, info: ExecutableInfo, constants: tuple[int, ...]) -> None:
         super().__init__(device, target, info, constants)
+        self._context = device.context
         code = Code(device, Artifact.of(artifact).view)
-        self._code: Code | None = code
+        self._code: Code | None = code  # the functions are its
         self._specialize(code, constants)
+        self._functions = code.functions()
         self._kernels: dict[str, Kernel] = {
-            kernel.name: CudaKernel(self, ordinal, kernel, Program(code, kernel))
-            for ordinal, kernel in enumerate(self.info.kernels)
+            kernel.name: self._kernel(code, ordinal, kernel) for ordinal, kernel in enumerate(self.info.kernels)
         }
         self._globals = {rule.name: self._find(code, rule) for rule in self.info.globals}
 
@@ -167,29 +144,41 @@ class CudaExecutable(Executable):
         self.closed = True
         for kernel in self._kernels.values():
             kernel.program = None  # type: ignore[attr-defined]
-        self._code = None
+        self._functions, self._code = {}, None
         self._globals = {}
 
     def _exports(self) -> tuple[Export, ...]:
-        assert self._code is not None
-        return self._code.exports()
+        self._context.enter()
+        return tuple(read_entry(function).export(name) for name, function in self._functions.items())
+
+    def _kernel(self, code: Code, ordinal: int, info: KernelInfo) -> CudaKernel:
+        function = self._functions.get(info.export or info.name)
+        if function is None:
+            there = ", ".join(self._functions) or "none"
+            raise NotFoundError(f"the artifact has no export {info.export or info.name!r}; it has: {there}")
+        kernel = CudaKernel(self, ordinal, info, Program(code, function, info))
+        read_entry(function).check(kernel)
+        return kernel
 
     def _specialize(self, code: Code, words: tuple[int, ...]) -> None:
-        if not words:
-            return
-        place = code.symbol(WORDS_SYMBOL)
-        if place is None or place[1] != 4 * len(words):
-            there = "none" if place is None else f"{place[1]} bytes"
-            raise UsageError(f"the artifact's symbol remora_words has {there}; the manifest's constants need {4 * len(words)}")
-        call(driver.cuMemcpyHtoD, place[0], struct.pack(f"<{len(words)}I", *words), 4 * len(words))
+        address, size = code.symbol(WORDS_SYMBOL) or (0, 0)
+        if size != 4 * len(words):
+            raise UsageError(
+                f"the artifact takes {size // 4} words of specialization constants, its manifest declares {len(words)}: "
+                "build the bundle again"
+            )
+        if words:
+            call(driver.cuMemcpyHtoD, address, struct.pack(f"<{len(words)}I", *words), size)
 
     def _find(self, code: Code, rule: GlobalRule) -> GlobalBlock:
         name = rule.export or rule.name
         place = code.symbol(name.encode())
         if place is None:
-            raise NotFoundError(f"the artifact has no variable {name!r} for the global {rule.name!r}")
+            raise NotFoundError(f"the artifact exports no memory {name!r}: build the bundle again")
         if place[1] != rule.size:
-            raise UsageError(f"the global {rule.name!r} has {place[1]} bytes in the artifact, {rule.size} in the manifest")
+            raise UsageError(
+                f"the global {rule.name} has {place[1]} bytes in the artifact, its manifest says {rule.size}: build it again"
+            )
         return GlobalBlock(code, *place)
 
     def _global(self, rule: GlobalRule) -> CudaBuffer:

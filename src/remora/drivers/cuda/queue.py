@@ -70,8 +70,7 @@ class CudaQueue(StreamQueue):
 
     def _start(self, work: Callable[..., None], args: tuple[Any, ...], value: int) -> None:
         self._context.enter()
-        work(*args)
-        self._mark(value)
+        super()._start(work, args, value)
 
     def _mark(self, value: int) -> None:
         (code,) = driver.cuStreamWriteValue64(self._stream.handle, self._marks_address, value, 0)
@@ -151,21 +150,20 @@ class CudaQueue(StreamQueue):
 
     def _read(self, buffer: Buffer, offset: int, into: memoryview, wait: Points, signal: Points) -> Timepoint:
         source = Place(block_of(buffer), offset, into.nbytes)
-        slot = self._pinned.take() if 0 < into.nbytes <= SLOT_BYTES else None
-        if slot is not None:
-            return self._submit(self._run_read_pinned, (source, into, slot), 0, wait, signal)
         return self._submit(self._run_read, (source, into), cost_of(into.nbytes), wait, signal)
 
-    def _run_read_pinned(self, source: Place, into: memoryview, slot: Slot) -> None:
-        self._stream.read(slot.address, source.address, source.size)
-        self._after = partial(self._hand_out, into, slot)
+    def _run_read(self, source: Place, into: memoryview) -> None:
+        """Through pinned memory when it is small: then nothing waits for the stream."""
+        slot = self._pinned.take() if 0 < source.size <= SLOT_BYTES else None
+        if slot is None:
+            self._stream.read(into, source.address, source.size)
+        else:
+            self._stream.read(slot.address, source.address, source.size)
+            self._after = partial(self._hand_out, into, slot)
 
     def _hand_out(self, into: memoryview, slot: Slot) -> None:
         into[:] = slot.view[: into.nbytes]
         self._pinned.give_back(slot)
-
-    def _run_read(self, source: Place, into: memoryview) -> None:
-        self._stream.read(into, source.address, source.size)
 
     def _copy(self, source: Buffer | BufferView, target: Buffer | BufferView, wait: Points, signal: Points) -> Timepoint:
         return self._submit(copy, (self._stream, place(source), place(target), source.size), 0, wait, signal)

@@ -77,6 +77,8 @@ class HalFactory:
     """Whether loading looks into the artifact."""
     out_of_memory: bool = True
     """Whether more than the heap's size can be asked for without harm to the machine that runs the suite."""
+    lists_memory: bool = True
+    """Whether an artifact's globals can be listed. The loaders of GPU vendors answer for one name at a time."""
 
     def need_kernels(self) -> None:
         """Skip the test when kernels do not compute."""

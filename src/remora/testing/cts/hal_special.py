@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -214,7 +215,7 @@ class TestGlobals:
     @pytest.mark.parametrize(
         ("rule", "error", "message"),
         [
-            (GlobalRule("sum", 4), NotFoundError, r"exports no memory 'sum'; it exports: .*total"),
+            (GlobalRule("sum", 4), NotFoundError, "exports no memory 'sum'"),
             (GlobalRule("sum", 4, "totals"), NotFoundError, "exports no memory 'totals'"),
             (GlobalRule("total", 8), UsageError, "total has 4 bytes in the artifact, its manifest says 8"),
             (GlobalRule("sum", 63, "table"), UsageError, "sum has 64 bytes in the artifact, its manifest says 63"),
@@ -226,8 +227,10 @@ class TestGlobals:
         bundle = factory.need_special()
         target, artifact = bundle.select(device.targets)
         info = ExecutableInfo(bundle.kernels, bundle.info.constants, (rule,))
-        with pytest.raises(error, match=message):
+        with pytest.raises(error, match=message) as caught:
             device.load_artifact(target, artifact, info, {"FACTOR": 1})
+        if error is NotFoundError and factory.lists_memory:
+            assert re.search("it exports: .*total", str(caught.value))
         device.load_artifact(target, artifact, bundle.info, {"FACTOR": 1}).close()
 
     def test_h19_a_device_without_globals_says_so(self, factory: HalFactory, device: Device) -> None:
