@@ -33,7 +33,7 @@ def test_h16_allocate_fill_dispatch_read_is_one_round_trip_in_time(far):
     _, proxy = far
     with remora.open(f"remote-{proxy.address}") as device:
         kernel, wanted = fill_index(device)
-        times = []
+        times, counted = [], []
         for _ in range(5):
             begin, trips = monotonic(), device.link_statistics().round_trips
             buffer = device.allocate(4096)
@@ -42,9 +42,10 @@ def test_h16_allocate_fill_dispatch_read_is_one_round_trip_in_time(far):
             data = buffer.read(timeout=SOON)
             times.append(monotonic() - begin)
             assert bytes(data) == wanted
-            assert device.link_statistics().round_trips - trips == 1
+            counted.append(device.link_statistics().round_trips - trips)
             buffer.close()
         print("round trips of", ", ".join(f"{seconds * 1e3:.0f} ms" for seconds in times))
+        assert max(counted) == 1
         assert 2 * ONE_WAY <= min(times) < 3 * ONE_WAY
 
 

@@ -72,7 +72,7 @@ def test_g12_a_prepared_graph_is_one_command_and_one_round_trip(far, length):
     before = device.link_statistics()
     replay.submit().wait(SOON)
     after = device.link_statistics()
-    assert after.round_trips - before.round_trips == 1
+    assert after.round_trips - before.round_trips <= 1  # none when the answer came before anybody waited
     assert after.commands - before.commands == 1
     assert after.sends - before.sends <= 3  # the command; a heartbeat or a release may fall into it
 
@@ -89,7 +89,7 @@ def test_g12_regions_of_several_lanes_are_one_round_trip_too(far):
     before = far.device().link_statistics()
     replay.submit().wait(SOON)
     after = far.device().link_statistics()
-    assert after.round_trips - before.round_trips == 1
+    assert after.round_trips - before.round_trips <= 1  # none when the answer came before anybody waited
     assert after.commands - before.commands == 3
 
 

@@ -61,7 +61,7 @@ def test_h16_h24_records_cost_the_program_no_round_trips(device):
         before = device.link_statistics().round_trips
         device.queue.fill(buffer, b"a")
         assert bytes(buffer.read(timeout=LONG)) == b"a" * 64
-        assert device.link_statistics().round_trips - before == 1
+        assert device.link_statistics().round_trips - before <= 1
 
 
 def test_h24_a_slow_sink_makes_the_server_drop_and_delays_no_work(serve):

@@ -82,7 +82,7 @@ def test_h16_operations_on_mapped_pages_travel_like_others(device, space):
             device.queue.copy(space.view(0, PAGE), space.view(PAGE, PAGE))
             assert bytes(space.buffer.read(PAGE, 16, timeout=LONG)) == b"\1" * 16
 
-        assert trips(device, work) == 1
+        assert trips(device, work) <= 1
 
 
 def test_h22_a_closed_reservation_is_gone_on_the_server(serve):

@@ -3,8 +3,8 @@
 `HostQueue` sees to turns: what waits for what, and which thread begins an operation. One that has begun is *in flight* until
 the device's mark says that it is done: behind each operation the driver has the device write the operation's value to a
 place that the host can read (`_mark`, `_marked`). Whoever waits looks at the mark, for `SPIN_S` without a pause; a thread of
-the queue's own looks on while somebody waits longer, or has left a callback, or an operation signals another semaphore. When
-nobody wants to know, nobody looks.
+the queue's own looks while somebody waits for what has not begun or has left a callback, or an operation signals another
+semaphore. When nobody wants to know, nobody looks.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 
 __all__ = ["StreamQueue"]
 
-#: How long a waiting thread looks at the mark before it leaves that to the queue's watcher, in seconds.
-SPIN_S = 200e-6
-#: The watcher's pauses: a twentieth of the time that it has looked in vain, between these two, in seconds.
+#: How long a thread looks at the mark without a pause, in seconds.
+SPIN_S = 1e-3
+#: Pauses after that: a twentieth of the time that it has looked in vain, between these two, in seconds.
 LEAST_PAUSE_S, MOST_PAUSE_S = 20e-6, 500e-6
 #: Operations in flight above which a submission waits for the oldest: their memory is held, and a device's own queue is finite.
 MAX_FLYING = 1024
@@ -175,8 +175,14 @@ class StreamQueue(HostQueue):
 
     def _retire(self) -> None:
         """Take what the device has done out of flight, in order, and tell who waits; nothing while another thread does."""
-        if self._retiring_thread == threading.get_ident() or not self._retiring.acquire(blocking=False):
-            return
+        if self._retiring_thread != threading.get_ident() and self._retiring.acquire(blocking=False):
+            try:
+                self._take_done()
+            finally:
+                self._retiring.release()
+
+    def _take_done(self) -> None:
+        """`_retiring` is held."""
         self._retiring_thread = threading.get_ident()
         try:
             with self._asking:
@@ -196,27 +202,36 @@ class StreamQueue(HostQueue):
                 self.timeline._reach(value)
         finally:
             self._retiring_thread = 0
-            self._retiring.release()
 
     def _lost(self, fault: Error) -> None:
-        """The device will do nothing more: all that is in flight fails, and everything behind it."""
-        with self._retiring:
-            flying = tuple(self._flying)
-            self._flying.clear()
+        """The device will do nothing more: what it has not done fails, and everything behind it."""
+        if self._retiring_thread == threading.get_ident():
+            flying = self._take_all()
+        else:
+            with self._retiring:
+                self._take_done()
+                flying = self._take_all()
         first = flying[0].value if flying else self._begun + 1
         self._fail(fault, (), first)
         for operation in flying:
             fail_all(operation.signal, fault)
 
+    def _take_all(self) -> tuple[_Flying, ...]:
+        flying = tuple(self._flying)
+        self._flying.clear()
+        return flying
+
     # -- looking --------------------------------------------------------------------------------------------------------------
 
     def _look_for(self, waiter: Waiter, deadline: float | None) -> bool:
-        """A waiting thread: look for up to SPIN_S whether the waiter fires; False when it did not."""
-        now = monotonic()
-        end = now + SPIN_S if deadline is None else min(now + SPIN_S, deadline)
-        while now < end and self._flying and waiter.value <= self._begun:
+        """A waiting thread: look until the waiter fires; False when the deadline passed, or its operation has not begun."""
+        began = now = monotonic()
+        while self._flying and waiter.value <= self._begun and (deadline is None or now < deadline):
             self._retire()
-            if waiter.lock.acquire(blocking=False):
+            pause = pause_after(now - began)
+            if pause and deadline is not None:
+                pause = min(pause, deadline - now)
+            if waiter.lock.acquire(timeout=pause) if pause else waiter.lock.acquire(blocking=False):
                 return True
             self._look_for_fault()
             now = monotonic()
@@ -248,12 +263,19 @@ class StreamQueue(HostQueue):
                 return
             since = monotonic()
             while self._flying and self._wanted() and not self._gone:
-                before = self._flying[0].value
+                before = self._oldest()
                 self._retire()
                 self._look_for_fault()
-                if not self._flying or self._flying[0].value != before:
+                if self._oldest() != before:
                     since = monotonic()
-                sleep(min(max((monotonic() - since) / 20, LEAST_PAUSE_S), MOST_PAUSE_S))
+                sleep(pause_after(monotonic() - since) or LEAST_PAUSE_S)
+
+    def _oldest(self) -> int:
+        """The first operation in flight, 0 when another thread has retired them all."""
+        try:
+            return self._flying[0].value
+        except IndexError:
+            return 0
 
     def _wanted(self) -> bool:
         return bool(self.timeline._waiters) or any(operation.signal for operation in tuple(self._flying))
@@ -288,3 +310,8 @@ class StreamQueue(HostQueue):
     @abstractmethod
     def _synchronize(self) -> Error | None:
         """Driver: block until everything begun is done; why it never will be, if it has failed."""
+
+
+def pause_after(seconds: float) -> float:
+    """How long to rest after looking in vain for so long, in seconds: a short wait is looked through."""
+    return 0.0 if seconds < SPIN_S else min(max(seconds / 20, LEAST_PAUSE_S), MOST_PAUSE_S)

@@ -1,0 +1,170 @@
+"""What remora costs on an NVIDIA GPU, beside plain cuda-bindings and plain sockets in the same run: `python tools/measure_cuda.py`.
+
+Prints a table of medians. Needs a GPU, cuda-bindings and about 4 GiB of memory on both sides.
+"""
+
+import ctypes
+import tempfile
+from pathlib import Path
+from statistics import median
+from time import perf_counter_ns
+
+from cuda.bindings import driver
+
+import remora
+from remora import samples
+from remora.bench.floors import RawEcho, RawMemory, RawStream
+from remora.bench.processes import Companion
+from remora.testing.server import ServerProcess
+
+ROUNDS, COPIES, RECORDED = 2000, 5, 1000
+GIB = 1 << 30
+#: Bytes of the smallest dispatch and of its answer on the wire.
+MESSAGE, REPLY = 96, 24
+
+
+def checked(function, *args):
+    code, *values = function(*args)
+    if code:
+        raise RuntimeError(f"{function.__name__}: {code}")
+    return values[0] if len(values) == 1 else values
+
+
+def micros(call, rounds=ROUNDS):
+    """The median of one call, in microseconds, after a tenth as many to warm up."""
+    for _ in range(rounds // 10 + 1):
+        call()
+    times = []
+    for _ in range(rounds):
+        start = perf_counter_ns()
+        call()
+        times.append(perf_counter_ns() - start)
+    return median(times) / 1e3
+
+
+def row(name, value, unit, beside=""):
+    print(f"{name:<58}{value:>10.2f} {unit:<6}{beside}", flush=True)
+    return value
+
+
+class Native:
+    """The same work by the driver's own calls."""
+
+    def __init__(self):
+        checked(driver.cuInit, 0)
+        device = checked(driver.cuDeviceGet, 0)
+        checked(driver.cuCtxSetCurrent, checked(driver.cuDevicePrimaryCtxRetain, device))
+        name = checked(driver.cuDeviceGetName, 128, device).partition(b"\0")[0].decode()
+        print(f"{name}, CUDA {checked(driver.cuDriverGetVersion)}")
+        targets = [target for target in samples.load("vector").targets if target.family == "cuda" and target.key.startswith("sm_")]
+        attribute = driver.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR
+        major = checked(driver.cuDeviceGetAttribute, attribute, device)
+        artifact = samples.load("vector").artifact(next(target for target in targets if target.key == f"sm_{major}0"))
+        self.module = checked(driver.cuModuleLoadData, bytes(artifact))
+        self.empty = checked(driver.cuModuleGetFunction, self.module, b"empty")
+        self.stream = checked(driver.cuStreamCreate, 1)
+
+    def launch(self):
+        driver.cuLaunchKernel(self.empty, 1, 1, 1, 1, 1, 1, 0, self.stream, 0, 0)
+
+    def step(self):
+        self.launch()
+        driver.cuStreamSynchronize(self.stream)
+
+    def graph(self):
+        mode = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
+        checked(driver.cuStreamBeginCapture, self.stream, mode)
+        for _ in range(RECORDED):
+            self.launch()
+        graph = checked(driver.cuGraphInstantiate, checked(driver.cuStreamEndCapture, self.stream), 0)
+
+        def run():
+            driver.cuGraphLaunch(graph, self.stream)
+            driver.cuStreamSynchronize(self.stream)
+
+        return run
+
+    def copy(self):
+        """One GiB from pinned memory."""
+        host = checked(driver.cuMemHostAlloc, GIB, 0)
+        ctypes.memset(int(host), 1, GIB)
+        there = checked(driver.cuMemAlloc, GIB)
+
+        def run():
+            driver.cuMemcpyHtoDAsync(there, host, GIB, self.stream)
+            driver.cuStreamSynchronize(self.stream)
+
+        gbps = GIB / micros(run, COPIES) / 1e3
+        driver.cuMemFree(there)
+        driver.cuMemFreeHost(host)
+        return gbps
+
+
+def measure_device(uri, native_us, graph_us, echo_us=0.0):
+    """Rows of remora on the device behind a URI."""
+    scheme = uri.partition(":")[0]
+    with remora.open(uri) as device:
+        vector, queue = device.load(samples.load("vector")), device.queue
+        empty, fill = vector["empty"], vector["fill_index"]
+        floor = native_us + echo_us
+        step = micros(lambda: queue.dispatch(empty, (1, 1, 1), ()).wait())
+        row(f"{scheme}: dispatch + wait", step, "us", f"{step / floor:.2f}x of {floor:.1f} us, launch + sync and the raw echo")
+        commands = device.command_buffer()
+        for _ in range(RECORDED):
+            commands.dispatch(empty, (1, 1, 1), ())
+        commands.seal()
+        recorded = micros(lambda: queue.execute(commands).wait(), 200)
+        row(f"{scheme}: a recording of {RECORDED} dispatches", recorded, "us", f"{recorded / graph_us:.2f}x of a native CUDA graph")
+        with device.allocate(1 << 20) as buffer:
+            many = micros(lambda: queue.dispatch(fill, fill.grid_for(1 << 18), [buffer], (1 << 18, 0)).wait(), 500)
+            row(f"{scheme}: fill_index, 262,144 elements + wait", many, "us")
+        matmul = device.load(samples.load("matmul"))["matmul"]
+        with device.upload(bytes(1 << 20)) as x, device.upload(bytes(1 << 20)) as y, device.allocate(1 << 20) as z:
+            product = micros(lambda: queue.dispatch(matmul, matmul.grid_for(), [x, y, z]).wait(), 200)
+        row(f"{scheme}: matrix product + wait", product, "us")
+
+
+def measure_copies(uri, floors):
+    scheme = uri.partition(":")[0]
+    data = bytearray(GIB)
+    with remora.open(uri) as device, device.allocate(GIB) as buffer:
+        up = GIB / micros(lambda: buffer.write(data), COPIES) / 1e3
+        down = GIB / micros(lambda: buffer.read_into(data), COPIES) / 1e3
+    beside = ", ".join(f"{up / value:.2f}x of {name} {value:.1f}" for name, value in floors.items())
+    row(f"{scheme}: upload of 1 GiB", up, "GB/s", beside)
+    row(f"{scheme}: download of 1 GiB", down, "GB/s")
+
+
+def stream_gbps(raw):
+    value = GIB / micros(raw.upload, COPIES) / 1e3
+    raw.close()
+    return value
+
+
+def main():
+    native = Native()
+    native_us = row("native: launch + sync", micros(native.step), "us")
+    graph_us = row(f"native: CUDA graph of {RECORDED} kernels", micros(native.graph(), 200), "us")
+    pinned = row("native: 1 GiB from pinned memory", native.copy(), "GB/s")
+    with tempfile.TemporaryDirectory() as folder, Companion("floor", folder) as floor:
+        addresses = {each.partition(":")[0]: each for each in floor.ready.split()}
+        echo = {scheme: micros(RawEcho(addresses[scheme], MESSAGE, REPLY).round_trip) for scheme in ("tcp", "unix")}
+        for scheme, value in echo.items():
+            row(f"raw echo, {scheme}", value, "us")
+        tcp = row("raw stream of 1 GiB, tcp", stream_gbps(RawStream(addresses["tcp"], GIB)), "GB/s")
+        memcpy = row("memcpy of 1 GiB into shared memory", stream_gbps(RawMemory(addresses["shm"], GIB)), "GB/s")
+        measure_device("cuda://0", native_us, graph_us)
+        measure_copies("cuda://0", {"pinned": pinned})
+        with ServerProcess(
+            device="cuda", bind=["tcp://127.0.0.1:0", f"shm://{Path(folder)}/s", f"unix://{Path(folder)}/u"]
+        ) as server:
+            for uri in server.uris:
+                measure_device(uri, native_us, graph_us, echo["tcp" if "tcp" in uri.partition(":")[0] else "unix"])
+            for uri in server.uris:
+                measure_copies(
+                    uri, {"the raw stream": tcp} if "tcp" in uri.partition(":")[0] else {"pinned": pinned, "memcpy": memcpy}
+                )
+
+
+if __name__ == "__main__":
+    main()
