@@ -12,6 +12,7 @@ from remora.drivers.null.device import INFO, NullDevice
 from remora.drivers.null.queue import NullQueue
 from remora.errors import DeviceError, Error
 from remora.hal.host_profile import _Timed
+from remora.hal.staging import StagingPool
 from remora.hal.stream_queue import StreamQueue
 
 
@@ -129,9 +130,19 @@ class StreamingQueue(StreamQueue):
 class StreamingDevice(NullDevice):
     def __init__(self, uri="streaming", *, by_hand=False):
         super().__init__(uri)
+        self.staging = StagingPool()
         self._queues = tuple(StreamingQueue(self, n, Hardware(by_hand=by_hand)) for n in range(INFO.queue_count))
 
     def close(self):
         super().close()
         for queue in self._queues:
             queue.hardware.end()
+
+
+def open_devices(uri):
+    """As a driver's module."""
+    return (StreamingDevice(str(uri)),)
+
+
+def preload():
+    """Nothing to import."""

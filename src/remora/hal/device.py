@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from remora.hal.profile import Profile, Sink
     from remora.hal.queue import Queue
     from remora.hal.specialization import Values
+    from remora.hal.staging import StagingPool
     from remora.hal.target import Target
     from remora.hal.virtual_memory import PhysicalMemory, Reservation
 
@@ -78,6 +79,8 @@ class Device(ABC):
         self._semaphores: WeakSet[Semaphore] = WeakSet()
         self._semaphores_lock = threading.Lock()
         self._profile: Profile | None = None
+        self.staging: StagingPool | None = None
+        """Driver: where a server puts bytes on their way to and from memory that the host cannot address; None where it can."""
 
     def __repr__(self) -> str:
         return f"<Device {self.uri} {self.info.name!r}{' closed' if self._closed else ''}>"

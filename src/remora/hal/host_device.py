@@ -19,7 +19,10 @@ Q = TypeVar("Q", bound=HostQueue)
 
 
 class HostDevice(Device, Generic[Q]):
-    """A driver sets `_queues`, and goes on where `close()` ends if there is more to give back."""
+    """A driver sets `_queues`, and goes on where `close()` ends if there is more to give back.
+
+    One whose memory the host cannot address sets `staging` too: a server moves large transfers through it.
+    """
 
     _queues: tuple[Q, ...]
 
@@ -38,6 +41,8 @@ class HostDevice(Device, Generic[Q]):
         """The device is closed: nothing begins any more, and what runs ends."""
         for queue in self._queues:
             queue._close()
+        if self.staging is not None:
+            self.staging.close()
         self._fail_semaphores(self._closed_error())
 
     def _new_profile(self, sink: Sink) -> Profile:

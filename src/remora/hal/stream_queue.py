@@ -221,6 +221,11 @@ class StreamQueue(HostQueue):
         self._flying.clear()
         return flying
 
+    def linger(self, value: int, deadline: float) -> None:
+        """Look at the mark without a pause until the operation with this value is done, for a moment: to a monotonic deadline."""
+        while self._flying and self.timeline._value < value <= self._begun and monotonic() < deadline:
+            self._retire()
+
     # -- looking --------------------------------------------------------------------------------------------------------------
 
     def _look_for(self, waiter: Waiter, deadline: float | None) -> bool:

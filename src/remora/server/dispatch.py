@@ -9,7 +9,9 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from itertools import islice
+from time import monotonic
 from typing import Any
 
 from remora.base.ids import ResourceType, split_axis
@@ -17,6 +19,7 @@ from remora.errors import DeviceError, Error, OutOfMemoryError, PeerError, Usage
 from remora.hal.device import Device
 from remora.hal.event import Event
 from remora.hal.semaphore import Timepoint
+from remora.hal.stream_queue import StreamQueue
 from remora.hal.virtual_memory import PhysicalMemory, Reservation
 from remora.link.link import Link
 from remora.server import queue_memory
@@ -52,6 +55,8 @@ __all__ = ["Dispatcher"]
 
 #: Commands that may wait on one axis for a resource that is being made.
 MAX_PARKED = 4096
+#: Seconds that a batch of commands waits for its answers when a device works by itself.
+LINGER_S = 50e-6
 #: The operations as they are while a profile is on.
 _STAMPED = stamped(RUN)
 
@@ -88,6 +93,9 @@ class Dispatcher:
             FileRegister: self.files.register,
             SegmentOpen: self.sharing.open,
         }
+        self._begun: deque[tuple[Axis, int, Timepoint]] = (
+            deque()
+        )  # what a device does by itself, to be looked at in the next report
         self._done: deque[tuple[Axis, int]] = deque()  # what ran at once, to be counted at the next report
         self._news: dict[int, Axis] = {}  # axes with something to report; the link's lock guards it
         self._names: list[tuple[int, int]] = []
@@ -215,6 +223,8 @@ class Dispatcher:
 
     def report(self) -> None:
         """Write the ADVANCE of every axis with news, and resolutions; the caller flushes."""
+        if self._begun:
+            self._linger()
         with self.link.lock:
             session = self.link.session
             if session.failure is not None:
@@ -281,7 +291,23 @@ class Dispatcher:
             self._done.append((axis, epoch))
         else:
             axis.points[epoch] = point
-            point.on_done(lambda: self._settled(axis, epoch, point))
+            if isinstance(axis.queue, StreamQueue):
+                self._begun.append((axis, epoch, point))
+            else:
+                point.on_done(lambda: self._settled(axis, epoch, point))
+
+    def _linger(self) -> None:
+        """Look a moment longer at what devices have begun: an answer from here costs half of one from the queue's own thread."""
+        deadline = monotonic() + LINGER_S
+        while self._begun:
+            axis, epoch, point = self._begun.popleft()
+            assert isinstance(axis.queue, StreamQueue)
+            axis.queue.linger(point.value, deadline)
+            if point.semaphore._value >= point.value:
+                axis.points.pop(epoch, None)
+                self._done.append((axis, epoch))
+            else:
+                point.on_done(partial(self._settled, axis, epoch, point))
 
     def _refuse_transfer(self, event: CommandReceived, error: Error) -> None:
         """A command with bulk data will not run: the peer must not wait with it."""

@@ -6,9 +6,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from remora.errors import Error
-from remora.hal.buffer import Access
+from remora.hal.buffer import Access, Buffer, BufferView
 from remora.hal.queue import Queue
 from remora.hal.semaphore import Semaphore, Timepoint
+from remora.hal.staging import Staging
 from remora.link.transfer import Done
 from remora.server.files import open_gate
 from remora.server.sharing import Sharing
@@ -34,9 +35,7 @@ class Transfers:
         gate = Semaphore(name="upload")
         memory, place = buffer.buffer.memory_at_turn(), buffer.buffer.place_at_turn()
         if memory is None:
-            staging = memoryview(bytearray(body.length))
-            bulk.expect(transfer_id, staging, lambda error: open_gate(gate, error))
-            return queue.update(buffer, staging, wait=(*wait, gate.at(1)))
+            return self._upload_through(queue, buffer, transfer_id, wait, gate)
         buffer.buffer.check_use(buffer.offset, body.length, Access.WRITE)
         start, end = buffer.offset, buffer.offset + body.length
 
@@ -54,10 +53,11 @@ class Transfers:
         gate = Semaphore(name="download")
         memory, place = buffer.buffer.memory_at_turn(), buffer.buffer.place_at_turn()
         start, end = buffer.offset, buffer.offset + body.length
+        staging = self._staging(queue, body.length) if memory is None else None
         if memory is None:
-            copy = memoryview(bytearray(body.length))
+            copy = memoryview(bytearray(body.length)) if staging is None else staging.view
             ready = queue.read(buffer, copy, wait=wait)
-            memory, place, start, end = (lambda: copy), None, 0, body.length
+            memory, place, start, end = (lambda: copy), None if staging is None else staging.place, 0, body.length
         else:
             buffer.buffer.check_use(buffer.offset, body.length, Access.READ)
             ready = queue.barrier(wait=wait)
@@ -68,7 +68,36 @@ class Transfers:
             )
 
         self._at_turn(ready, gate, begin, transfer_id)
-        return queue.keep(buffer, Access.READ, wait=gate.at(1))
+        point = queue.keep(buffer, Access.READ, wait=gate.at(1))
+        if staging is not None:
+            point.on_done(staging.give_back)
+        return point
+
+    def _upload_through(
+        self, queue: Queue, buffer: Buffer | BufferView, transfer_id: int, wait: tuple[Timepoint, ...], gate: Semaphore
+    ) -> Timepoint:
+        """An upload into memory that the host cannot address: the bytes come first, in staging memory if there is some."""
+        bulk, staging = self._bulk, self._staging(queue, buffer.size)
+        copy = memoryview(bytearray(buffer.size)) if staging is None else staging.view
+        place = None if staging is None else staging.place
+
+        def done(error: Error | None) -> None:
+            open_gate(gate, error)
+
+        self._sharing.lend(transfer_id, buffer.size, place, 0, done, lambda: bulk.expect(transfer_id, copy, done))
+        try:
+            point = queue.update(buffer, copy, wait=(*wait, gate.at(1)))
+        except BaseException:
+            if staging is not None:  # the bytes come all the same
+                gate.on(1, staging.give_back)
+            raise
+        if staging is not None:
+            point.on_done(staging.give_back)
+        return point
+
+    def _staging(self, queue: Queue, size: int) -> Staging | None:
+        pool = queue.device.staging
+        return None if pool is None else pool.take(size)
 
     def _at_turn(self, ready: Timepoint, gate: Semaphore, begin: Callable[[Done], None], transfer_id: int) -> None:
         """Begin a transfer when its turn has come; if the queue failed before, tell the peer that it never will."""

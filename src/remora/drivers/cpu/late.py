@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 from remora.hal.memory import LateMemory
 
 if TYPE_CHECKING:
-    from remora.drivers.cpu.memory import Block, Memory, Segment
+    from remora.drivers.cpu.memory import Block, Memory
+    from remora.hal.memory_segment import Segment
 
 __all__ = ["LateBlock"]
 

@@ -11,18 +11,14 @@ freed: the operation holds the block, and the block goes back when its last hold
 
 from __future__ import annotations
 
-import fcntl
-import mmap
-import os
 import threading
 from collections import deque
-from contextlib import suppress
-from ctypes import addressof, c_char
 
 from remora.drivers.cpu.processor import available_bytes
 from remora.errors import ClosedError, OutOfMemoryError
+from remora.hal.memory_segment import Segment
 
-__all__ = ["Block", "Memory", "Segment", "size_class"]
+__all__ = ["Block", "Memory", "size_class"]
 
 KIB = 1 << 10
 MIB = 1 << 20
@@ -31,8 +27,6 @@ SMALL = 256 * KIB
 MEDIUM = 8 * MIB
 SMALL_SEGMENT = 2 * MIB
 MEDIUM_SEGMENT = 64 * MIB
-HUGE_PAGE = 2 * MIB
-SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 #: From this class on a chunk is whole pages, so its pages can go back to the system.
 PAGED = 64 * KIB
 #: Warm free memory is kept up to this, or a quarter of what is live, whichever is more.
@@ -48,42 +42,6 @@ def size_class(size: int) -> int:
     power = 1 << (size - 1).bit_length()
     step = power // 16 if size > MEDIUM else max(power // 4, ALIGNMENT)
     return -(-size // step) * step
-
-
-class Segment:
-    """A memfd and its mapping. The mapping lives as long as any view of it; the descriptor as long as the segment.
-
-    Its size is sealed: a process that has the descriptor cannot make it shorter, which would kill whoever touches the mapping.
-    """
-
-    __slots__ = ("__weakref__", "_map", "_pin", "address", "fd", "size", "view")
-
-    def __init__(self, size: int) -> None:
-        self.fd = -1
-        self.fd = os.memfd_create("remora", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-        self.size = size
-        try:
-            os.ftruncate(self.fd, size)
-            fcntl.fcntl(self.fd, fcntl.F_ADD_SEALS, SEALS)
-            self._map = mmap.mmap(self.fd, size)
-        except BaseException:
-            os.close(self.fd)
-            self.fd = -1
-            raise
-        if size > HUGE_PAGE:
-            with suppress(OSError):  # a kernel without huge pages
-                self._map.madvise(mmap.MADV_HUGEPAGE)
-        self._pin = c_char.from_buffer(self._map)
-        self.address = addressof(self._pin)
-        self.view = memoryview(self._map)
-
-    def __del__(self) -> None:
-        if self.fd >= 0:
-            os.close(self.fd)
-
-    def discard(self, offset: int, size: int) -> None:
-        """Give the pages of a range back to the system; it reads as zeros afterwards."""
-        self._map.madvise(mmap.MADV_REMOVE, offset, size)
 
 
 class Block:

@@ -16,7 +16,9 @@ from remora.errors import NotFoundError, UnsupportedError
 from remora.hal.command_buffer import CommandBuffer
 from remora.hal.device import DeviceInfo, Heap
 from remora.hal.host_device import HostDevice
+from remora.hal.memory_segment import Segment
 from remora.hal.specialization import ExecutableInfo
+from remora.hal.staging import StagingPool
 from remora.hal.target import Target
 
 __all__ = ["QUEUE_COUNT", "CudaDevice"]
@@ -42,6 +44,7 @@ class CudaDevice(HostDevice[CudaQueue]):
         super().__init__(uri, facts(device))
         self.memory = Memory(self.context, device, self.info.heaps[0].size, uri)
         self.pinned = PinnedPool()
+        self.staging = StagingPool(self._pin, self._unpin)
         self._queues = tuple(CudaQueue(self, number) for number in range(QUEUE_COUNT))
 
     def statistics(self) -> DeviceStatistics:
@@ -61,6 +64,15 @@ class CudaDevice(HostDevice[CudaQueue]):
         self.pinned.close()
         self.memory.close()
         self.context.close()
+
+    def _pin(self, segment: Segment) -> None:
+        """Staging memory: the GPU copies seven times as fast where the system may not move the pages."""
+        self.context.enter()
+        driver.cuMemHostRegister(segment.address, segment.size, 0)
+
+    def _unpin(self, segment: Segment) -> None:
+        self.context.enter()
+        driver.cuMemHostUnregister(segment.address)
 
     def _allocate(self, size: int) -> CudaBuffer:
         return CudaBuffer(self, Block(self.memory, size).make())

@@ -19,6 +19,7 @@ from remora.drivers.opencl.queue import OpenclQueue
 from remora.hal.device import DeviceInfo, Heap
 from remora.hal.host_device import HostDevice
 from remora.hal.specialization import ExecutableInfo
+from remora.hal.staging import StagingPool
 from remora.hal.target import Target
 
 __all__ = ["OpenclDevice"]
@@ -38,6 +39,7 @@ class OpenclDevice(HostDevice[OpenclQueue]):
         self.alignment = max(native.mem_base_addr_align // 8, 1)
         self.book = Book(self.context, heap.size, uri)
         self.compiler = Compiler(self.context, native, self.info.name)
+        self.staging = StagingPool()
         self._queues = tuple(OpenclQueue(self, ordinal) for ordinal in range(QUEUE_COUNT))
 
     def statistics(self) -> DeviceStatistics:

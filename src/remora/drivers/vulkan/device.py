@@ -20,6 +20,7 @@ from remora.errors import Error
 from remora.hal.device import DeviceInfo, Heap
 from remora.hal.host_device import HostDevice
 from remora.hal.specialization import ExecutableInfo
+from remora.hal.staging import StagingPool
 from remora.hal.target import Target
 
 if TYPE_CHECKING:
@@ -54,6 +55,7 @@ class VulkanDevice(HostDevice[VulkanQueue]):
         self._lines = [self._new_line(number) for number in range(QUEUE_COUNT + 1)]
         self._loading = threading.Lock()
         self._loaded: WeakValueDictionary[int, VulkanExecutable] = WeakValueDictionary()
+        self.staging = None if self.mapped else StagingPool()
         self._queues = tuple(VulkanQueue(self, number, self._lines[number]) for number in range(QUEUE_COUNT))
 
     @property
