@@ -114,6 +114,7 @@ class Link:
         self._reader = 0  # the thread that is in `run`
         self._reading_end = False  # that thread reads what the peer said last
         self._ending = 0  # the thread that brings about the end
+        self._broken: Error | None = None  # why a lane broke, the first that did
 
     # -- sending --------------------------------------------------------------------------------------------------------------
 
@@ -247,8 +248,10 @@ class Link:
         """A carrier failed, or the peer broke the protocol on it. What arrives on the control lane may say better why (H26).
 
         Also when it was a send on the control lane itself that failed: what the peer said before it closed can still be read. A
-        peer that answers a PING has nothing to say: its connection broke alone.
+        peer that answers a PING has nothing to say: its connection broke alone. Of several that break the first is the cause.
         """
+        if self._broken is None and not isinstance(error, PeerError):
+            self._broken = error.copy()
         if (lane is not Lane.CONTROL or sending) and not isinstance(error, PeerError) and not self.ended.is_set():
             if threading.get_ident() == self._reader:
                 if self._reading_end:
@@ -263,8 +266,9 @@ class Link:
                     self.receive(Lane.CONTROL, 0)  # this thread may have had no turn until now
             else:
                 self._await_reason(0 if sending else self._ask())
-        failure = error.copy()  # without the traceback, whose frames hold memory
-        failure.origin = error.origin or self.session.peer
+        cause = error if self._broken is None or isinstance(error, PeerError) else self._broken
+        failure = cause.copy()  # without the traceback, whose frames hold memory
+        failure.origin = cause.origin or self.session.peer
         self.fail(failure)
 
     def _await_reason(self, nonce: int) -> None:
