@@ -1,6 +1,7 @@
 """`remora bench`: every number is there, floors stand beside ours, and nothing stays behind."""
 
 import json
+import mmap
 import os
 import subprocess
 import sys
@@ -10,7 +11,7 @@ import pytest
 from remora.bench.bench import CASES, BenchOptions, run
 from remora.bench.floors import RawEcho, RawMemory, RawStream
 from remora.bench.measure import Run, Subject, alternate, each, paired_ratio, percentile, whole
-from remora.bench.processes import Companion, children, cpu_ns, peak_bytes
+from remora.bench.processes import Companion, children, cpu_ns, peak_bytes, shared_bytes
 from remora.bench.report import Machine, Report, Row, Target
 from remora.errors import NotFoundError
 
@@ -103,6 +104,10 @@ def test_a_companion_that_cannot_start_is_an_error(capfd):
 def test_the_kernel_tells_peak_memory():
     assert 1 << 20 < peak_bytes() < 1 << 34
     assert peak_bytes(os.getpid()) >= 1 << 20
+    with mmap.mmap(-1, 1 << 20) as shared:  # memory of a file without a name
+        before = shared_bytes()
+        shared[:] = bytes(1 << 20)
+        assert shared_bytes() - before >= 1 << 19
 
 
 @pytest.mark.slow

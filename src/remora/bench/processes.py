@@ -12,7 +12,7 @@ from types import TracebackType
 
 from remora.errors import DeadlineError, NotFoundError
 
-__all__ = ["Companion", "available", "children", "cpu_ns", "peak_bytes"]
+__all__ = ["Companion", "available", "children", "cpu_ns", "peak_bytes", "shared_bytes"]
 
 #: Seconds that a companion has to end.
 END_TIMEOUT = 10.0
@@ -86,11 +86,20 @@ def cpu_ns(pid: int) -> int:
 
 
 def peak_bytes(pid: int | None = None) -> int:
-    """The most memory that was resident at a time (VmHWM)."""
+    """The most memory that was resident at a time."""
+    return _status(pid, "VmHWM")
+
+
+def shared_bytes(pid: int | None = None) -> int:
+    """Resident memory of files that lie in memory: a client's has the buffers of its server that it maps."""
+    return _status(pid, "RssShmem")
+
+
+def _status(pid: int | None, key: str) -> int:
     for line in Path(f"/proc/{pid or os.getpid()}/status").read_text().splitlines():
-        if line.startswith("VmHWM:"):
+        if line.startswith(f"{key}:"):
             return int(line.split()[1]) << 10
-    raise NotFoundError("the kernel does not tell VmHWM")
+    raise NotFoundError(f"the kernel does not tell {key}")
 
 
 def available() -> int:

@@ -11,7 +11,7 @@ from time import perf_counter_ns
 from remora.bench.context import CARRIERS, MIB, Bench
 from remora.bench.floors import RawMemory, RawStream
 from remora.bench.measure import Run, Subject, alternate, each, paired_ratio, percentile, whole
-from remora.bench.processes import Companion, children, peak_bytes
+from remora.bench.processes import Companion, children, peak_bytes, shared_bytes
 from remora.bench.report import Row, Target
 from remora.bench.subjects import Dispatches, Transfers
 
@@ -145,14 +145,17 @@ def _beside(carrier: str, idle: list[int], beside: list[int], rate: float) -> li
 
 
 def upload_memory(bench: Bench) -> list[Row]:
-    """Peak memory of either side through a transfer up and down, above the buffers and what the process had before."""
+    """Peak memory of either side through a transfer up and down, above the buffers and what the process had before.
+
+    What the client maps is the session's buffer, which is counted there.
+    """
     total, rows = bench.pick(64, 512) * MIB, []
     for carrier in CARRIERS:
         with Companion("client", bench.uri(carrier), str(total)) as client:
             session = children(bench.server.pid)[-1]
             before = json.loads(client.ready)["peak_bytes"], peak_bytes(session)
             client.ask("transfer")
-            after = peak_bytes(client.pid), peak_bytes(session)
+            after = peak_bytes(client.pid) - shared_bytes(client.pid), peak_bytes(session)
         for who, first, last in zip(("client", "session"), before, after, strict=True):
             above = max(0.0, (last - first - total) / MIB)
             rows.append(Row(f"{carrier}: {who} memory above {total // MIB} MiB there and back", "MiB", above, target=MEMORY_ABOVE))
