@@ -23,6 +23,12 @@ def device(server):
 
 
 @pytest.fixture
+def only_who_waits_reads(device, monkeypatch):
+    """The link's thread takes no answers in: each wait for one is a round trip, however late the program comes to it."""
+    monkeypatch.setattr(device.host.pump, "poll", lambda: None)
+
+
+@pytest.fixture
 def raw(server):
     """A client that writes its own frames."""
     with raw_client(server.uri) as client:
