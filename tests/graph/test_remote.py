@@ -63,21 +63,24 @@ def test_g12_the_same_graph_anywhere(anywhere):
             assert bytes(guard.view) == bytes(result)
 
 
+@pytest.mark.interpreted
 @pytest.mark.parametrize("length", [1, 10, 300])
-def test_g12_a_prepared_graph_is_one_command_and_one_round_trip(far, length):
+def test_g12_a_prepared_graph_is_one_command_and_one_round_trip(far, length, monkeypatch):
     graph, _, _ = chain(far, length)
     replay = graph.prepare()
     replay.submit().wait(SOON)
     device = far.device()
+    monkeypatch.setattr(device.host.pump, "poll", lambda: None)  # only who waits reads the lane, so that a wait is counted
     before = device.link_statistics()
     replay.submit().wait(SOON)
     after = device.link_statistics()
-    assert after.round_trips - before.round_trips <= 1  # none when the answer came before anybody waited
+    assert after.round_trips - before.round_trips == 1
     assert after.commands - before.commands == 1
     assert after.sends - before.sends <= 3  # the command; a heartbeat or a release may fall into it
 
 
-def test_g12_regions_of_several_lanes_are_one_round_trip_too(far):
+@pytest.mark.interpreted
+def test_g12_regions_of_several_lanes_are_one_round_trip_too(far, monkeypatch):
     a, b = far.allocate(4 * N, HOST_VISIBLE), far.allocate(4 * N)
     graph = far.graph()
     graph.copy(a, b)
@@ -86,10 +89,11 @@ def test_g12_regions_of_several_lanes_are_one_round_trip_too(far):
     replay = graph.prepare()
     assert len(replay.regions) == 3
     replay.submit().wait(SOON)
+    monkeypatch.setattr(far.device().host.pump, "poll", lambda: None)
     before = far.device().link_statistics()
     replay.submit().wait(SOON)
     after = far.device().link_statistics()
-    assert after.round_trips - before.round_trips <= 1  # none when the answer came before anybody waited
+    assert after.round_trips - before.round_trips == 1
     assert after.commands - before.commands == 3
 
 
