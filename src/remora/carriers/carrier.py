@@ -178,6 +178,8 @@ class Carrier(ABC):
     #: URIs of both ends, for messages.
     local: str
     peer: str
+    #: How long, in microseconds, `receive` looks for bytes before it sleeps: None adapts, 0 never looks.
+    spin_us: int | None = None
 
     @property
     @abstractmethod

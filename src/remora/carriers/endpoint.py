@@ -58,6 +58,7 @@ class Endpoint(Carrier):
         self._inbox: list[None] = [None]
         # Bound once: looking a method up twice in each call is a tenth of what a call costs here.
         self._turns, self._end_turn = map(self._turn.pop, repeat(-1)), self._turn.append
+        self._look = self._woke = _look_at_nothing
         self._inboxes, self._end_inbox = map(self._inbox.pop, repeat(-1)), self._inbox.append
         self._sendable = False
         self._receivable = False
@@ -84,6 +85,9 @@ class Endpoint(Carrier):
     #: Receive into the room given, waiting up to TICK: the count, 0 at the end of the stream, BlockingIOError when nothing came.
     #: A plain attribute, so that a socket can put its own method here.
     _take_tick: Callable[[Span], int]
+    #: Called before and after a `receive` that may sleep, by the thread that has the inbox: see `spin.Lookout`.
+    _look: Callable[[], None]
+    _woke: Callable[[], None]
 
     @abstractmethod
     def _take_soon(self, room: Span, timeout: float) -> int:
@@ -412,6 +416,7 @@ class Endpoint(Carrier):
                 waiting = True
                 try:
                     if timeout is None or timeout > TICK:
+                        self._look()
                         for taken in lease.take_by(self._take_tick):
                             count = taken
                             break
@@ -427,6 +432,7 @@ class Endpoint(Carrier):
                     return lease
             finally:
                 self._end_inbox(None)
+                self._woke()
                 if count <= 0 or self._failure is not None:
                     self._keep(lease, count)
         except BaseException as error:
@@ -517,6 +523,10 @@ class Endpoint(Carrier):
             raise BrokenError("this process has no memory for a receive buffer; close something here", origin=self.local) from error
         self._lease_count += 1
         return lease
+
+
+def _look_at_nothing() -> None:
+    """Where nothing looks for bytes, or the primitive does so itself."""
 
 
 def _taken(tokens: Iterator[None]) -> bool:

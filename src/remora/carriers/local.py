@@ -43,7 +43,7 @@ FD_BYTES = array.array("i").itemsize
 class LocalCarrier(StreamCarrier):
     """A stream carrier that passes file descriptors."""
 
-    def __init__(self, sock: socket.socket, local: str, peer: str, spin_us: int = 0) -> None:
+    def __init__(self, sock: socket.socket, local: str, peer: str, spin_us: int | None = None) -> None:
         super().__init__(sock, local, peer, Capability.POSIX_FD, spin_us)
         set_options(sock, peer, (socket.SO_SNDBUF, BUFFER_BYTES), (socket.SO_RCVBUF, BUFFER_BYTES))
         self._fds: deque[int] = deque()  # kept for `take_fd`
@@ -119,7 +119,7 @@ class LocalCarrier(StreamCarrier):
             raise UsageError(f"keep_fds keeps 1 to {FDS} descriptors, not {most}")
         self._most_fds = most
         self._recv_into = self._receive_rights
-        self._take_tick = self._poll_then_take if self._spin_us else self._receive_rights
+        self._take_tick = self._receive_rights
 
     def take_fd(self) -> int | None:
         return self._fds.popleft() if self._fds else None

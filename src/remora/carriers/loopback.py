@@ -236,7 +236,7 @@ def listen(uri: Uri, *, keepalive: Keepalive, backlog: int) -> LoopbackListener:
     return listener
 
 
-def adopt(fd: int, peer: str) -> Carrier:  # noqa: ARG001 - always refused
+def adopt(fd: int, peer: str, spin_us: int | None = None) -> Carrier:  # noqa: ARG001 - always refused
     """A loopback carrier lives in one process."""
     raise UnsupportedError("a loopback carrier cannot move to another process; use tcp or unix", origin=peer)
 

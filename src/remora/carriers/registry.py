@@ -33,7 +33,7 @@ class CarrierModule(Protocol):
     def listen(self, uri: Uri, *, keepalive: Keepalive, backlog: int) -> Listener:
         """A listener that is ready for connections."""
 
-    def adopt(self, fd: int, peer: str) -> Carrier:
+    def adopt(self, fd: int, peer: str, spin_us: int | None = None) -> Carrier:
         """A carrier over a descriptor that `detach` gave up, maybe in another process."""
 
 
@@ -69,6 +69,9 @@ def listen(uri: Uri | str, *, keepalive: Keepalive = DEFAULT_KEEPALIVE, backlog:
     return find_carrier(parsed.scheme).listen(parsed, keepalive=keepalive, backlog=backlog)
 
 
-def adopt(scheme: str, fd: int, peer: str) -> Carrier:
-    """Take over a descriptor that `Carrier.detach` gave up; the carrier owns it from here. `peer` is a URI for messages."""
-    return find_carrier(scheme).adopt(fd, peer)
+def adopt(scheme: str, fd: int, peer: str, spin_us: int | None = None) -> Carrier:
+    """Take over a descriptor that `Carrier.detach` gave up; the carrier owns it from here.
+
+    `peer` is a URI for messages, `spin_us` as in `Carrier`.
+    """
+    return find_carrier(scheme).adopt(fd, peer, spin_us)

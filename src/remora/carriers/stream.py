@@ -11,44 +11,31 @@ import os
 import select
 import socket
 import struct
-from itertools import repeat
 from threading import Lock
-from time import monotonic, perf_counter_ns
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from remora.carriers.carrier import Capability, Carrier, CarrierState, Listener, Span
 from remora.carriers.causes import STARVED, refused
 from remora.carriers.endpoint import TICK, Endpoint
 from remora.carriers.pieces import SPANS
-from remora.errors import BusyError, ClosedError, Error, UsageError
+from remora.carriers.spin import Lookout, spin_for
+from remora.errors import BusyError, ClosedError, Error
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from remora.base.uri import Uri
-
-__all__ = ["StreamCarrier", "StreamListener", "open_socket", "set_options", "spin_of"]
+__all__ = ["StreamCarrier", "StreamListener", "open_socket", "set_options"]
 
 NOW = socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL
 QUIET = socket.MSG_NOSIGNAL
 #: The other arguments of one receive that does not wait.
 NO_COUNT, NOW_ONCE = (0,), (NOW,)
 TICK_TIMEVAL = struct.pack("ll", 0, int(TICK * 1e6))
-#: Receives that do not poll after a poll that came to nothing.
-SPIN_REST = 64
 #: Seconds that close waits for an accept that it has woken.
 CLOSE_WAIT = 1.0
 #: Seconds between tries when accept fails for want of descriptors or memory.
 ACCEPT_PAUSE = 0.05
-
-
-def spin_of(uri: Uri) -> int:
-    """The `spin_us` of a carrier URI, 0 when not given. Raises UsageError for any other key."""
-    unknown = set(uri.query) - {"spin_us"}
-    text = uri.query.get("spin_us", "0")
-    if unknown or not text.isascii() or not text.isdigit():
-        raise UsageError(f"{uri}: the only key of this address is spin_us=<microseconds>")
-    return int(text)
 
 
 def open_socket(peer: str, family: int, kind: int = socket.SOCK_STREAM, protocol: int = 0) -> socket.socket:
@@ -82,11 +69,10 @@ def wait_ready(timeout: float | None, *watched: tuple[int, int]) -> bool:
 class StreamCarrier(Endpoint):
     """A carrier over a connected stream socket, which it owns.
 
-    `spin_us`: how long `receive` polls before it sleeps. It pays with a core for a faster wake-up, so it is off unless asked for,
-    and off on a machine with one core. A poll that fails takes the core that the peer needs, so the next ones are left out.
+    `spin_us`: how long `receive` looks for bytes before it sleeps; None adapts, 0 never looks (spin.py).
     """
 
-    def __init__(self, sock: socket.socket, local: str, peer: str, capabilities: Capability, spin_us: int = 0) -> None:
+    def __init__(self, sock: socket.socket, local: str, peer: str, capabilities: Capability, spin_us: int | None = None) -> None:
         super().__init__(local, peer, capabilities | Capability.RELIABLE | Capability.ORDERED | Capability.HANDOVER)
         sock.settimeout(None)
         set_options(sock, peer, (socket.SO_RCVTIMEO, TICK_TIMEVAL), (socket.SO_SNDTIMEO, TICK_TIMEVAL))
@@ -94,9 +80,11 @@ class StreamCarrier(Endpoint):
         self._recv_into = sock.recv_into
         self._send = sock.send
         self._sendmsg = sock.sendmsg
-        self._spin_us = spin_us if (os.cpu_count() or 1) > 1 else 0
-        self._spin_rest = 0
-        self._take_tick = self._poll_then_take if self._spin_us else sock.recv_into
+        self.spin_us = spin_us
+        if (spin := spin_for(spin_us)) is not None:
+            lookout = Lookout(sock.fileno(), spin)
+            self._look, self._woke = lookout.look, lookout.woke
+        self._take_tick = sock.recv_into
 
     def fileno(self) -> int:
         return -1 if self._state is CarrierState.CLOSED else self._sock.fileno()
@@ -133,23 +121,6 @@ class StreamCarrier(Endpoint):
         except BlockingIOError:
             pass
         return -1
-
-    def _poll_then_take(self, room: Span) -> int:
-        """Poll for `spin_us` microseconds, then sleep; sleep at once while the last polls came to nothing."""
-        if self._spin_rest:
-            self._spin_rest -= 1
-        else:
-            end, takes = perf_counter_ns() + self._spin_us * 1000, map(self._recv_into, repeat(room), repeat(0), repeat(NOW))
-            while not self._spin_rest:
-                try:
-                    for count in takes:
-                        return count
-                except BlockingIOError:
-                    if perf_counter_ns() >= end:
-                        self._spin_rest = SPIN_REST
-        for count in map(self._recv_into, (room,)):
-            return count
-        return 0
 
     def _wait_room(self, timeout: float | None) -> bool:
         return wait_ready(timeout, (self._sock.fileno(), select.POLLOUT))

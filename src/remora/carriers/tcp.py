@@ -9,7 +9,8 @@ from typing import Any
 from remora.base.uri import Uri, split_host_port
 from remora.carriers.carrier import Capability, Keepalive
 from remora.carriers.causes import refused
-from remora.carriers.stream import StreamCarrier, StreamListener, open_socket, spin_of
+from remora.carriers.spin import spin_of
+from remora.carriers.stream import StreamCarrier, StreamListener, open_socket
 from remora.errors import BrokenError, Error, UsageError
 
 __all__ = ["adopt", "connect", "listen"]
@@ -55,10 +56,10 @@ def listen(uri: Uri, *, keepalive: Keepalive, backlog: int) -> StreamListener:
     return StreamListener(sock, bound, lambda accepted, peer: _carrier(accepted, bound, _uri_of(peer), keepalive, spin_us))
 
 
-def adopt(fd: int, peer: str) -> StreamCarrier:
+def adopt(fd: int, peer: str, spin_us: int | None = None) -> StreamCarrier:
     """Take over a connected socket, with the options that it has."""
     sock = socket.socket(fileno=fd)
-    return StreamCarrier(sock, _uri_of(sock.getsockname()), peer, Capability(0))
+    return StreamCarrier(sock, _uri_of(sock.getsockname()), peer, Capability(0), spin_us)
 
 
 def _resolve(uri: Uri, host: str, port: int) -> list[Any]:
@@ -77,7 +78,7 @@ def _uri_of(address: Any) -> str:
     return f"tcp://[{host}]:{port}" if ":" in host else f"tcp://{host}:{port}"
 
 
-def _carrier(sock: socket.socket, local: str, peer: str, keepalive: Keepalive, spin_us: int) -> StreamCarrier:
+def _carrier(sock: socket.socket, local: str, peer: str, keepalive: Keepalive, spin_us: int | None) -> StreamCarrier:
     """Probes cover an idle connection, the user timeout one with bytes under way; each alone leaves a gap (H08)."""
     idle = math.ceil(keepalive.interval)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

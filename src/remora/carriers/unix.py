@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 from remora.carriers.carrier import Keepalive
 from remora.carriers.local import LocalCarrier, connect_socket, listen_on
-from remora.carriers.stream import StreamListener, spin_of
+from remora.carriers.spin import spin_of
+from remora.carriers.stream import StreamListener
 
 if TYPE_CHECKING:
     from remora.base.uri import Uri
@@ -28,7 +29,7 @@ def listen(uri: Uri, *, keepalive: Keepalive, backlog: int) -> StreamListener:  
     return listen_on(uri, backlog, lambda sock, local, peer: LocalCarrier(sock, local, peer, spin_us))
 
 
-def adopt(fd: int, peer: str) -> LocalCarrier:
+def adopt(fd: int, peer: str, spin_us: int | None = None) -> LocalCarrier:
     """Take over a connected socket."""
     sock = socket.socket(fileno=fd)
-    return LocalCarrier(sock, f"unix://{sock.getsockname() or ''}", peer)
+    return LocalCarrier(sock, f"unix://{sock.getsockname() or ''}", peer, spin_us)

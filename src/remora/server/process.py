@@ -14,13 +14,13 @@ from contextlib import suppress
 from pathlib import Path
 from time import monotonic
 
-from remora.carriers import registry
 from remora.carriers.carrier import Carrier
 from remora.errors import BrokenError, DeadlineError, DeviceError, Error
 from remora.hal.device import Device
 from remora.hal.registry import open_devices
 from remora.server.content import ContentStore
 from remora.server.content_line import ContentLine, Contents, ParentContents, content_pair
+from remora.server.handover import take_over
 from remora.server.options import ServeOptions
 from remora.server.runner import SessionRunner
 from remora.server.slot import DRAIN, JOIN_TIMEOUT, ProcessSlot, confirm_lanes, hear, say_farewell
@@ -163,18 +163,9 @@ def _take_lanes(session: Session, control: Carrier, supervisor: socket.socket, s
         if not ready:
             raise DeadlineError(f"the client did not join its lanes within {JOIN_TIMEOUT:g} s")
         if supervisor.fileno() in ready:
-            lane, carrier = _take_lane(supervisor, scheme)
+            lane, carrier = take_over(supervisor, scheme)
             lanes[lane] = carrier
             session.lane_joined(lane)
         else:
             hear(session, control)
     return lanes
-
-
-def _take_lane(supervisor: socket.socket, scheme: str) -> tuple[Lane, Carrier]:
-    message, fds, _, _ = socket.recv_fds(supervisor, 4096, 1)
-    if not fds:
-        raise BrokenError("the server stopped before the session began")
-    carrier = registry.adopt(scheme, fds[0], message[1:].decode())
-    carrier.activate()
-    return Lane(message[0]), carrier

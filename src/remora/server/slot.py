@@ -17,6 +17,7 @@ from remora.errors import DeadlineError, DeviceLostError, Error
 from remora.hal.device import Device
 from remora.link.threads import start_thread
 from remora.server.content_line import ContentLine, Contents
+from remora.server.handover import hand_over
 from remora.server.options import SessionLimits
 from remora.server.runner import SessionRunner
 from remora.session.session import Session
@@ -127,13 +128,7 @@ class ProcessSlot(Slot):
 
     def give_lane(self, lane: Lane, carrier: Carrier) -> None:
         self.missing.discard(lane)
-        peer = carrier.peer.encode()
-        fd = carrier.detach()
-        try:
-            with suppress(OSError):
-                socket.send_fds(self._supervisor, [bytes([lane]) + peer], [fd])
-        finally:
-            os.close(fd)
+        hand_over(self._supervisor, lane, carrier)
 
     def drain(self, reason: str, timeout: float) -> None:
         with suppress(OSError):

@@ -26,8 +26,8 @@ from remora.carriers.local import LocalCarrier, connect_socket, descriptors, lis
 from remora.carriers.shm.direct import attach, register
 from remora.carriers.shm.region import DESCRIPTORS, OFFER, Region, make_region, take_region
 from remora.carriers.shm.ring import Ring, RingReader, RingWriter
-from remora.carriers.shm.spin import spin_for
-from remora.carriers.stream import NOW, StreamListener, spin_of, wait_ready
+from remora.carriers.spin import spin_for, spin_of
+from remora.carriers.stream import NOW, StreamListener, wait_ready
 from remora.errors import UnsupportedError, UsageError
 
 if TYPE_CHECKING:
@@ -48,8 +48,9 @@ class ShmCarrier(LocalCarrier):
     """One end. `client`: the end that takes the offer. `spin_us`: None adapts (spin.py)."""
 
     def __init__(self, sock: socket.socket, local: str, peer: str, spin_us: int | None = None, *, client: bool = False) -> None:
-        super().__init__(sock, local, peer)
+        super().__init__(sock, local, peer, 0)
         self.capabilities |= DIRECT
+        self.spin_us = spin_us
         self._spin = spin_for(spin_us)
         self._region: Region | None = None
         self._writer: RingWriter | None = None
@@ -339,17 +340,17 @@ def _nothing() -> int:
 
 def connect(uri: Uri, *, timeout: float, keepalive: Keepalive) -> ShmCarrier:  # noqa: ARG001 - nothing to keep alive
     """Connect within `timeout` seconds."""
-    spin_us = spin_of(uri) if "spin_us" in uri.query else None
+    spin_us = spin_of(uri)
     return ShmCarrier(connect_socket(uri, timeout), f"shm://?pid={os.getpid()}", f"shm://{uri.place}", spin_us, client=True)
 
 
 def listen(uri: Uri, *, keepalive: Keepalive, backlog: int) -> StreamListener:  # noqa: ARG001 - nothing to keep alive
     """Listen on a path that nobody else listens on."""
-    spin_us = spin_of(uri) if "spin_us" in uri.query else None
+    spin_us = spin_of(uri)
     return listen_on(uri, backlog, lambda sock, local, peer: ShmCarrier(sock, local, peer, spin_us))
 
 
-def adopt(fd: int, peer: str) -> ShmCarrier:
+def adopt(fd: int, peer: str, spin_us: int | None = None) -> ShmCarrier:
     """Take over the server's end of a connection that has not settled."""
     sock = socket.socket(fileno=fd)
-    return ShmCarrier(sock, f"shm://{sock.getsockname() or ''}", peer)
+    return ShmCarrier(sock, f"shm://{sock.getsockname() or ''}", peer, spin_us)

@@ -1,10 +1,11 @@
 """H32: when a reader looks for bytes before it sleeps. The times are given, so nothing here depends on the machine."""
 
 import os
+import socket
 
 import pytest
 
-from remora.carriers.shm.spin import FINDS, LOOK_NS, MOST_REST, QUICK_NS, AdaptiveSpin, FixedSpin, spin_for
+from remora.carriers.spin import FINDS, LOOK_NS, MOST_REST, QUICK_NS, AdaptiveSpin, FixedSpin, Lookout, spin_for
 
 
 def waits_until_it_looks(spin):
@@ -92,3 +93,58 @@ def test_the_address_chooses(given, kind, monkeypatch):
     assert type(spin_for(given)) is kind
     monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: {0})
     assert spin_for(given) is None
+
+
+class Told(FixedSpin):
+    """A policy that notes what it is told."""
+
+    def __init__(self, look_ns):
+        super().__init__(look_ns)
+        self.told = []
+
+    def found(self, waited_ns):
+        self.told.append(("found", waited_ns))
+
+    def slept(self, waited_ns):
+        self.told.append(("slept", waited_ns))
+
+
+@pytest.fixture
+def socket_pair():
+    ends = socket.socketpair()
+    yield ends
+    for end in ends:
+        end.close()
+
+
+def test_a_lookout_sees_bytes_and_takes_none(socket_pair):
+    here, there = socket_pair
+    spin = Told(10**15)
+    lookout = Lookout(here.fileno(), spin)
+    there.send(b"abc")
+    lookout.look()
+    lookout.woke()
+    assert [what for what, _ in spin.told] == ["found"]
+    assert here.recv(10) == b"abc"
+
+
+def test_a_lookout_sees_the_end_of_the_stream(socket_pair):
+    here, there = socket_pair
+    spin = Told(10**15)
+    there.close()
+    Lookout(here.fileno(), spin).look()
+    assert [what for what, _ in spin.told] == ["found"]
+
+
+@pytest.mark.parametrize("looks", [True, False])
+def test_a_lookout_tells_of_the_sleep_once_whether_it_looked_or_not(socket_pair, looks):
+    spin = Told(1000)
+    spin.looks = looks
+    lookout = Lookout(socket_pair[0].fileno(), spin)
+    lookout.woke()
+    assert not spin.told, "there was no receive"
+    lookout.look()
+    lookout.woke()
+    lookout.woke()
+    assert [what for what, _ in spin.told] == ["slept"]
+    assert spin.told[0][1] >= (1000 if looks else 0)
