@@ -5,12 +5,15 @@ import mmap
 import os
 import subprocess
 import sys
+from contextlib import ExitStack, closing
 
 import pytest
 
 from remora.bench.bench import CASES, BenchOptions, run
+from remora.bench.carriers import CarrierEcho
 from remora.bench.floors import RawEcho, RawMemory, RawStream
 from remora.bench.measure import Run, Subject, alternate, each, paired_ratio, percentile, whole
+from remora.bench.placement import PLACEMENTS
 from remora.bench.processes import Companion, children, cpu_ns, peak_bytes, shared_bytes
 from remora.bench.report import Machine, Report, Row, Target
 from remora.errors import NotFoundError
@@ -93,6 +96,21 @@ def test_floors_move_every_byte(tmp_path, carrier):
         stream.download()
         stream.close()
         assert cpu_ns(floor.pid) > 0
+
+
+@pytest.mark.parametrize("placement", PLACEMENTS)
+def test_both_ends_of_a_carrier_echo_have_their_place(tmp_path, placement):
+    before = os.sched_getaffinity(0)
+    with Companion("carriers", str(tmp_path), "56", "24") as companion, ExitStack() as stack:
+        echoes = [stack.enter_context(closing(CarrierEcho(address, 56, 24))) for address in companion.ready.split()]
+        with PLACEMENTS[placement](companion.pid):
+            here, there = os.sched_getaffinity(0), os.sched_getaffinity(companion.pid)
+            assert (len(here), len(there)) == (1, 1)
+            assert (here == there) is (placement == "one core" or len(before) == 1)
+            for echo in echoes:
+                echo.round_trip()
+                echo.round_trip()
+        assert os.sched_getaffinity(0) == os.sched_getaffinity(companion.pid) == before
 
 
 def test_a_companion_that_cannot_start_is_an_error(capfd):

@@ -11,7 +11,7 @@ from pathlib import Path
 from time import monotonic
 from typing import TypeAlias
 
-from remora.bench import cases, graphs, recordings, sessions, transfers
+from remora.bench import carriers, cases, graphs, recordings, sessions, transfers
 from remora.bench.context import Bench
 from remora.bench.growth import grow
 from remora.bench.peers.compare import FULL, QUICK, compare
@@ -51,6 +51,7 @@ class BenchOptions:
 
 #: Title, what it runs, and its share of the time.
 CASES: tuple[tuple[str, Callable[[Bench], list[Row]], float], ...] = (
+    ("carriers alone", carriers.alone, 8),
     ("small commands", cases.commands, 40),
     ("pipelined commands", cases.pipelines, 20),
     ("recorded commands", recordings.replays, 3),
@@ -99,6 +100,6 @@ def _against_floors(options: BenchOptions) -> list[Row]:
                 options.progress(title, (start + share * weight) / whole)
 
             step(0)
-            rows += case(Bench(options.quick, floor, server, step))
+            rows += case(Bench(options.quick, floor, server, directory, step))
             done += weight
     return rows

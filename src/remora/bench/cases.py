@@ -11,6 +11,7 @@ from typing import Any
 from remora.bench.context import CARRIERS, ECHO_RATIO, MIB, REPLY_BYTES, Bench
 from remora.bench.floors import RawEcho, copy_batch
 from remora.bench.measure import Run, Subject, alternate, each, paired_ratio, whole
+from remora.bench.placement import PLACEMENTS
 from remora.bench.processes import children
 from remora.bench.report import Row, Target
 from remora.bench.subjects import Dispatches, Transfers
@@ -48,7 +49,16 @@ def command_bytes(ours: Dispatches, call: Callable[[], None], count: int = 50) -
 
 
 def commands(bench: Bench) -> list[Row]:
-    """Dispatch and wait against a raw echo of the same bytes; beside them a local device and loopback."""
+    """Dispatch and wait against a raw echo of the same bytes, with a core each and on one; then a local device and loopback."""
+    step = bench.steps(len(PLACEMENTS))
+    rows: list[Row] = []
+    for placement in PLACEMENTS:
+        rows += _commands(bench, placement)
+        step()
+    return rows + _here(bench)
+
+
+def _commands(bench: Bench, placement: str) -> list[Row]:
     rounds, count = bench.pick(4, 12), bench.pick(100, 300)
     with ExitStack() as stack:
         subjects: list[Subject] = []
@@ -57,19 +67,25 @@ def commands(bench: Bench) -> list[Row]:
             ours = stack.enter_context(closing(Dispatches(bench.uri(carrier))))
             session = children(bench.server.pid)[-1]
             for what, call in (("3 bindings", ours.add), ("empty", ours.empty)):
-                name = f"{carrier}: dispatch + wait, {what}"
+                name = f"{carrier}, {placement}: dispatch + wait, {what}"
                 sizes[name] = command_bytes(ours, call)
                 raw = stack.enter_context(closing(RawEcho(bench.floor_address(carrier), sizes[name], REPLY_BYTES)))
                 subjects += (Subject(name, each(raw.round_trip), bench.floor.pid), Subject(name, each(call), session))
+        stack.enter_context(PLACEMENTS[placement](*{subject.peer for subject in subjects}))
+        runs = alternate(subjects, rounds, count, lambda: None)
+    rows: list[Row] = []
+    for raw_run, run, subject in zip(runs[::2], runs[1::2], subjects[1::2], strict=True):
+        rows += _latency(subject.name, run, raw_run, sizes[subject.name])
+    return rows
+
+
+def _here(bench: Bench) -> list[Row]:
+    with ExitStack() as stack:
         local = stack.enter_context(closing(Dispatches("cpu")))
         looped = stack.enter_context(closing(Dispatches(stack.enter_context(_loopback()))))
-        subjects += (Subject("here, no link", each(local.add)), Subject("loopback", each(looped.add)))
-        runs = alternate(subjects, rounds, count, bench.steps(len(subjects) * (rounds + 1)))
-    rows: list[Row] = []
-    for raw_run, run, subject in zip(runs[:-2:2], runs[1:-2:2], subjects[1:-2:2], strict=True):
-        rows += _latency(subject.name, run, raw_run, sizes[subject.name])
-    rows += (_alone(f"{subject.name}: dispatch + wait", run) for subject, run in zip(subjects[-2:], runs[-2:], strict=True))
-    return rows
+        subjects = [Subject("here, no link", each(local.add)), Subject("loopback", each(looped.add))]
+        runs = alternate(subjects, bench.pick(4, 12), bench.pick(100, 300), lambda: None)
+    return [_alone(f"{subject.name}: dispatch + wait", run) for subject, run in zip(subjects, runs, strict=True)]
 
 
 def _latency(name: str, ours: Run, floor: Run, size: int) -> list[Row]:

@@ -1,4 +1,4 @@
-"""What runs in the other processes: `python -m remora.bench.companion floor|client|proxy ...`. Says one line when it is ready."""
+"""What runs in the other processes: `python -m remora.bench.companion ROLE ...` (see `main`). Says one line when it is ready."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from time import perf_counter
 from typing import NoReturn
 
 from remora.bench.floors import ECHO, HEADER, SHARED, SINK, fill, send_pieces, take_memory
+from remora.carriers.carrier import Carrier, Listener
+from remora.errors import BrokenError
 
 __all__ = ["main"]
 
@@ -82,6 +84,40 @@ def _echo(sock: socket.socket, size: int, reply: int) -> None:
             sock.send(replies[: whole * reply] if whole > 1 else replies[:reply])
 
 
+def _carriers(directory: str, size: int, reply: int) -> NoReturn:
+    """The same through carriers, for messages of one size: each connection looks before it sleeps as its client does."""
+    from remora.carriers.registry import listen
+
+    places = ("tcp://127.0.0.1:0", f"unix://{directory}/carrier-u", f"shm://{directory}/carrier-s")
+    listeners = [listen(place) for place in places]
+    say(" ".join(listener.address for listener in listeners))
+    for listener in listeners[1:]:
+        threading.Thread(target=_accept_carriers, args=(listener, size, reply), daemon=True).start()
+    _accept_carriers(listeners[0], size, reply)
+
+
+def _accept_carriers(listener: Listener, size: int, reply: int) -> NoReturn:
+    while True:
+        carrier = listener.accept()
+        assert carrier is not None  # without a timeout it waits
+        threading.Thread(target=_echo_carrier, args=(carrier, size, reply), daemon=True).start()
+
+
+def _echo_carrier(carrier: Carrier, size: int, reply: int) -> None:
+    carrier.activate()
+    carrier.settle()
+    held, replies = 0, bytes(reply)
+    with carrier, suppress(BrokenError):
+        while True:
+            lease = carrier.receive()
+            assert lease is not None  # without a timeout it waits
+            held += len(lease.view)
+            lease.release()
+            if held >= size:
+                held -= size
+                carrier.send_all(replies)
+
+
 # -- remora ---------------------------------------------------------------------------------------------------------------------
 
 
@@ -126,7 +162,7 @@ def _client(uri: str, total: int) -> NoReturn:
 
 
 def main(args: list[str]) -> None:
-    """Run a role: `floor DIRECTORY`, `client URI BYTES` or `proxy ADDRESS SECONDS`.
+    """Run a role: `floor DIRECTORY`, `carriers DIRECTORY BYTES BYTES`, `client URI BYTES` or `proxy ADDRESS SECONDS`.
 
     Ends with the process that started it.
     """
@@ -135,6 +171,8 @@ def main(args: list[str]) -> None:
     match args:
         case ["floor", directory]:
             _floor(directory)
+        case ["carriers", directory, size, reply]:
+            _carriers(directory, int(size), int(reply))
         case ["proxy", target, delay]:
             _proxy(target, float(delay))
         case ["client", uri, total]:

@@ -26,6 +26,8 @@ class Bench:
     quick: bool
     floor: Companion
     server: ServerProcess
+    directory: str
+    """Where sockets of the bench may be."""
     step: Callable[[float], None]
 
     def pick(self, quick: int, full: int) -> int:
