@@ -139,11 +139,14 @@ def test_quick_run_has_every_row_and_leaves_no_process():
     assert [share for _, share in shares] == sorted(share for _, share in shares)
     names = " ".join(row.name for row in report.rows)
     for wanted in (
-        "tcp: dispatch",
-        "unix: dispatch",
-        "shm: dispatch",
+        "tcp carrier alone",
+        "tcp, a core each: dispatch",
+        "tcp, one core: dispatch",
+        "unix, a core each: dispatch",
+        "shm, a core each: dispatch",
         "shm: upload",
         "one wait",
+        "tcp: upload 2 x 4 MiB, add, download",
         "cpu, here: 1,000 recorded dispatches",
         "tcp: 1,000 recorded dispatches",
         "unix: 1,000 recorded dispatches",
@@ -169,7 +172,7 @@ def test_command_prints_a_table_and_writes_json(tmp_path):
     command = [sys.executable, "-m", "remora.cli", "bench", "--quick", "--peers", "none", "--json", file]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert "tcp: dispatch + wait" in done.stdout
+    assert "tcp, a core each: dispatch + wait" in done.stdout
     assert "remora, shm" in done.stdout
     assert "PoCL-Remote 7.2 *" in done.stdout
     assert json.loads(file.read_text())["machine"]["cores"] > 0

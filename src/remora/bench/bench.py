@@ -11,7 +11,7 @@ from pathlib import Path
 from time import monotonic
 from typing import TypeAlias
 
-from remora.bench import carriers, cases, graphs, recordings, sessions, transfers
+from remora.bench import carriers, cases, graphs, recordings, sessions, transfers, whole
 from remora.bench.context import Bench
 from remora.bench.growth import grow
 from remora.bench.peers.compare import FULL, QUICK, compare
@@ -57,6 +57,7 @@ CASES: tuple[tuple[str, Callable[[Bench], list[Row]], float], ...] = (
     ("recorded commands", recordings.replays, 3),
     ("graphs", graphs.graphs, 3),
     ("bulk", cases.bulk, 15),
+    ("end to end", whole.end_to_end, 6),
     ("bulk by size", transfers.sizes, 40),
     ("bulk, more sockets", transfers.connections, 10),
     ("bulk over a long link", transfers.far, 20),
