@@ -26,9 +26,11 @@ def job(uri, size=MIB):
             queue.execute(commands, [target.view(8192, 4096)])
             queue.execute(commands, [target.view(16384, 4096)])
             small = bytes(target.read(0, 64, timeout=SOON))
+            queue.read(target, moved := bytearray(size)).wait(SOON)
             whole = bytes(target.read(timeout=SOON))
         wanted = bytearray(b"\x07" * size)
         wanted[:4096] = INDEX
         wanted[8192:12288] = wanted[16384:20480] = DATA[:4096]
         assert small == wanted[:64], "a wrong byte in an inline read"
-        assert whole == wanted, "a wrong byte in a download"
+        assert moved == wanted, "a wrong byte in a download"
+        assert whole == wanted, "a wrong byte in memory that is read where it is"

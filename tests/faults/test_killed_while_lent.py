@@ -22,6 +22,7 @@ CLIENT_DIES = {
     "before the server knows of an upload": ("remora.link.bulk:BulkLane._on_copied", 1),
     "a download is half copied": ("remora.link.borrowing:Borrowed.copy", 4),
     "before the server knows of a download": ("remora.link.bulk:BulkLane._on_copied", 2),
+    "memory is copied in place": ("remora.drivers.remote.buffer:RemoteBuffer._copy", 1),
     "the memory is asked for": ("remora.drivers.remote.segments:Segments._open", 1),
     "the memory is mapped": ("remora.drivers.remote.segments:_map", 1),
 }

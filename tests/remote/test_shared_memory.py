@@ -204,6 +204,66 @@ def test_h27_a_callback_of_a_download_closes_the_device(near):
         assert not thread.is_alive()
 
 
+@pytest.mark.parametrize("size", SIZES)
+def test_h32_write_and_read_are_one_round_trip_and_one_copy(device, size):
+    """In the calling thread, after what was submitted before: no transfer and no loan."""
+    data, room = blob(size), bytearray(size)
+    with device.allocate(size + 64) as buffer:
+        buffer.write(bytes(size), timeout=LONG)  # maps the memory
+        transfers, trips = device.host._transfers, device.link_statistics().round_trips
+        with moves_less_than(device, 1024):
+            device.queue.fill(buffer, b"\7")
+            buffer.write(data, 64, timeout=LONG)
+            device.queue.copy(buffer.view(64, 8), buffer.view(0, 8))
+            buffer.read_into(room, 64, timeout=LONG)
+        assert device.link_statistics().round_trips - trips == 2
+        assert device.host._transfers == transfers
+        assert room == data
+        assert same(buffer.read(0, 64, timeout=LONG), data[:8] + b"\7" * 56)
+
+
+@pytest.mark.parametrize("call", ["write", "read_into"])
+def test_h20_memory_is_not_touched_before_its_turn(device, call):
+    with device.allocate(MIB) as buffer:
+        buffer.write(b"\1" * MIB, timeout=LONG)
+        gate = device.semaphore()
+        held = device.queue.barrier(wait=gate.at(1))
+        room = bytearray(b"\2" * MIB)
+        with pytest.raises(remora.DeadlineError):
+            getattr(buffer, call)(room, timeout=0.01)
+        gate.signal(1)
+        held.wait(LONG)
+        assert room == b"\2" * MIB
+        assert same(buffer.read(timeout=LONG), b"\1" * MIB)
+
+
+@pytest.mark.parametrize("call", ["write", "read_into"])
+def test_h05_behind_a_failure_memory_is_neither_written_nor_read(device, call):
+    faults = device.load(samples.load("faults"))
+    with device.allocate(MIB) as buffer, device.allocate(MIB) as other:
+        for each in (buffer, other):
+            each.write(b"\1" * MIB, timeout=LONG)
+        with buffer.map(remora.Access.READ, timeout=LONG) as mapping:
+            device.queue.dispatch(faults["fail"], (1, 1, 1), [], (7,))
+            room = bytearray(b"\2" * MIB)
+            with pytest.raises(remora.DeviceError):
+                getattr(buffer, call)(room, timeout=LONG)
+            assert room == b"\2" * MIB
+            assert same(mapping.view, b"\1" * MIB)
+
+
+@pytest.mark.parametrize("call", ["write", "read_into"])
+def test_h03_a_wrong_range_and_a_closed_buffer_are_refused_before_anything_is_sent(device, call):
+    buffer = device.upload(bytes(MIB))
+    commands_before = device.link_statistics().commands
+    with pytest.raises(remora.UsageError, match="not inside"):
+        getattr(buffer, call)(bytearray(MIB), 1)
+    buffer.close()
+    with pytest.raises(remora.ClosedError):
+        getattr(buffer, call)(bytearray(MIB))
+    assert device.link_statistics().commands == commands_before
+
+
 # -- mappings ---------------------------------------------------------------------------------------------------------------------
 
 
@@ -274,6 +334,9 @@ def test_h20_a_device_without_memory_files_copies(tmp_path):
             buffer.write(data, timeout=LONG)
             with buffer.map(Access.READ, timeout=LONG) as mapping:
                 assert same(mapping.view, data)
+            trips = device.link_statistics().round_trips
+            buffer.write(data, timeout=LONG)
+            assert device.link_statistics().round_trips - trips == 1, "the server is not asked again where its memory is"
         assert device.host.segments is not None
         assert not device.host.segments._mapped
 

@@ -18,10 +18,20 @@ from remora.link.shared_memory import SharedSegment, copy_memory
 from remora.link.threads import start_thread
 from remora.wire.bulk import Lent
 
-__all__ = ["Borrowed", "Borrower", "Loan"]
+__all__ = ["Borrowed", "Borrower", "Loan", "copy_in_pieces"]
 
 #: Bytes of a copy while no small commands come and go: some 2 ms. Smaller pieces cost more, see performance.md.
 PIECE = 16 << 20
+
+
+def copy_in_pieces(target: memoryview, source: memoryview, courtesy: Courtesy) -> None:
+    """Copy all of `source` to the beginning of `target`, in this thread, and let small commands go first between the pieces."""
+    at = 0
+    while at < source.nbytes:
+        size = courtesy.step(min(PIECE, source.nbytes - at))
+        copy_memory(target[at : at + size], source[at : at + size])
+        at += size
+        courtesy.give_way()
 
 
 class Loan:

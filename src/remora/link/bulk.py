@@ -15,7 +15,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from functools import partial
 from time import monotonic
 
@@ -75,6 +75,7 @@ class BulkLane:
         self._failure: Error | None = None
         self._threads: list[threading.Thread] = []
         self._running = [0, 0]  # threads that send, and that receive
+        self._asleep = False  # whether the first strand's sender waits for something to send
 
     def start(self) -> None:
         """Start the threads now; otherwise the first transfer does. Safe to repeat.
@@ -161,13 +162,14 @@ class BulkLane:
         Until `loan.done` that memory is the peer's alone. Raises what the lane failed of.
         """
         with self._lock:
-            self._begin()
+            self._check()
             abort = self._aborts.pop(transfer_id, None)
             if abort is not None:
                 self._ended.append((loan.done, abort))
+                self._work.notify_all()
                 return
             self._loans[transfer_id] = loan
-            self._outgoing.owed.append(wire.encode_lend(transfer_id, segment, offset, loan.size))
+            self._say(wire.encode_lend(transfer_id, segment, offset, loan.size))
 
     def tell_gone(self, segments: Iterable[int]) -> None:
         """Tell the peer that nothing is in these segments any more."""
@@ -178,10 +180,30 @@ class BulkLane:
 
     def _begin(self) -> None:
         """Something new: raise the lane's failure, or see to it that the sender looks. The lock is held."""
+        self._check()
+        self._work.notify_all()
+
+    def _check(self) -> None:
+        """Raise the lane's failure, or see to it that the threads run. The lock is held."""
         if self._failure is not None:
             raise self._failure.copy()
         self._start()
-        self._work.notify_all()
+
+    def _say(self, frame: bytes) -> None:
+        """Send a frame here and now if the sender sleeps and there is room: a thread less to wake. The lock is held.
+
+        For threads that no signal interrupts: an interruption here could send the frame twice.
+        """
+        owed = self._outgoing.owed
+        owed.append(frame)
+        if self._asleep and len(owed) == 1:
+            with suppress(Error):  # the sender meets the same failure, and ends the lane with it
+                sent = self._strands[0].carrier.send(frame)
+                owed.popleft()
+                if sent < len(frame):
+                    owed.append(frame[sent:])
+        if owed:
+            self._work.notify_all()
 
     def abort(self, transfer_id: int, error: Error) -> None:
         """Give up a transfer in either direction, whether it has begun here or not, and tell the peer."""
@@ -267,7 +289,9 @@ class BulkLane:
                 gone = schedule.sent(index, monotonic())
                 spans = None if gone is not None or self._ended or self._verdict else schedule.next(index)
                 if spans == [] and self._failure is None:
+                    self._asleep = index == 0
                     self._work.wait()
+                    self._asleep = self._asleep and index != 0
                     continue
                 if len(self._strands) > 1 and schedule.shared:
                     self._work.notify_all()
@@ -387,8 +411,8 @@ class BulkLane:
 
     def _on_copied(self, loan: Borrowed) -> None:
         with self._lock:
-            self._begin()
-            self._outgoing.owed.append(encode_bulk(wire.RETURN, loan.transfer_id, loan.lent.size))
+            self._check()
+            self._say(encode_bulk(wire.RETURN, loan.transfer_id, loan.lent.size))
 
     def _on_uncopied(self, loan: Borrowed) -> None:
         """The transfer is as before the LEND, and the peer goes on without one. An early CREDIT is kept there."""

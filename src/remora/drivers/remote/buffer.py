@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from remora.hal.buffer import Access, Buffer, Mapping
+from remora.hal.buffer import Access, Buffer, Mapping, check_range
+from remora.hal.dlpack import host_bytes
+from remora.link.borrowing import copy_in_pieces
+from remora.link.courtesy import Courtesy
+from remora.wire.commands import MAX_INLINE
 from remora.wire.sharing_calls import decode_place
 
 if TYPE_CHECKING:
@@ -16,7 +20,8 @@ __all__ = ["RemoteBuffer"]
 class RemoteBuffer(Buffer):
     """`resource` is the provisional id until the server's own arrives. A dropped buffer is released like a closed one.
 
-    Where the connection shares memory a mapping is the server's memory itself, else a copy.
+    Where the connection shares memory a mapping is the server's memory itself, else a copy; and `write` and `read_into` copy in the
+    calling thread, once the first queue is done with what was submitted to it before: one small round trip and one copy.
     """
 
     __slots__ = ("_in_place", "resource")
@@ -27,6 +32,37 @@ class RemoteBuffer(Buffer):
         self.resource = resource
         self._in_place: set[int] = set()  # which memory of mappings is the server's own
 
+    def write(self, data: Any, offset: int = 0, *, timeout: float | None = None) -> None:
+        """See `Buffer.write`."""
+        view = host_bytes(data)
+        memory = self._memory_for(offset, view.nbytes, timeout, ready=True)
+        if memory is None:
+            super().write(view, offset, timeout=timeout)
+        else:
+            self._copy(memory, view)
+
+    def read_into(self, into: Any, offset: int = 0, *, timeout: float | None = None) -> None:
+        """See `Buffer.read_into`."""
+        view = host_bytes(into, writable=True)
+        memory = self._memory_for(offset, view.nbytes, timeout)
+        if memory is None:
+            super().read_into(view, offset, timeout=timeout)
+        else:
+            self._copy(view, memory)
+
+    def _copy(self, target: memoryview, source: memoryview) -> None:
+        link = self.device.host.link
+        copy_in_pieces(target, source, Courtesy(link.commands_moved))
+        link.session.check()
+
+    def _memory_for(self, offset: int, size: int, timeout: float | None, *, ready: bool = False) -> memoryview | None:
+        """The bytes themselves, where a copy of so many pays; None where they travel."""
+        if size <= MAX_INLINE or not self.device.in_place:
+            return None
+        check_range(offset, size, self.size)
+        self._check_open()
+        return self._memory(offset, size, timeout, ready=ready)
+
     def _map(self, access: Access, offset: int, size: int, timeout: float | None) -> memoryview:
         shared = self._memory(offset, size, timeout) if size else None
         if shared is not None:
@@ -36,16 +72,24 @@ class RemoteBuffer(Buffer):
             return memoryview(bytearray(size))
         return self.read(offset, size, timeout=timeout)
 
-    def _memory(self, offset: int, size: int, timeout: float | None) -> memoryview | None:
-        """The bytes themselves, once what was submitted to the first queue is done with them; None where they have to be copied."""
+    def _memory(self, offset: int, size: int, timeout: float | None, *, ready: bool = False) -> memoryview | None:
+        """The bytes themselves, once what was submitted to the first queue is done with them; None where they have to be copied.
+
+        `ready`: about to be written, all of them.
+        """
         segments = self.device.host.segments
         if segments is None or self._pages is not None:
             return None
         point, found = self.device.queues[0].locate(self, offset, size)
         point.wait(timeout)
         place = decode_place(found)
+        self.device.in_place = place is not None
         segment = None if place is None else segments.get(place.segment)
-        return None if place is None or segment is None else segment.part(place.offset, size)
+        if place is None or segment is None:
+            return None
+        if ready:
+            segment.warm(place.offset, size)
+        return segment.part(place.offset, size)
 
     def _flush(self, mapping: Mapping, offset: int, size: int, timeout: float | None) -> None:
         if id(mapping._memory) in self._in_place:

@@ -44,6 +44,8 @@ class RemoteDevice(Device):
         self._counts = threading.Lock()
         self._live = self._bytes = self._peak = 0
         self._freed: deque[int] = deque()
+        #: Whether the server's memory can be used in place, as far as is known: no more after it was told of none.
+        self.in_place = host.segments is not None
         self._queues = tuple(RemoteQueue(self, queue, axis) for queue, axis in enumerate(axes))
 
     @property

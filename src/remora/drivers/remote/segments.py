@@ -55,7 +55,11 @@ class Segments:
             return segment
 
     def _open(self, number: int) -> SharedSegment | None:
-        """Ask for it. The link's thread takes the descriptor, in the order in which they come."""
+        """Ask for it. The link's thread takes the descriptor, in the order in which they come.
+
+        The bulk lane runs from here on: it is where the server says that a segment is gone.
+        """
+        self._link.bulk.start()
         passed: list[int | None] = []
         here = Latch()
 
