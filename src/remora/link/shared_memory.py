@@ -28,34 +28,22 @@ HUGE_PAGE = 2 << 20
 GRAIN = 64 << 10
 
 
-class _Record(ctypes.Structure):
-    """Py_buffer of the C API; only the first field is read here."""
-
-    _fields_ = (("buf", c_void_p), ("rest", c_void_p * 10))
-    buf: int | None
+#: Where the memory of an object is, in one C call: nothing is held that an interruption would leave behind.
+_locate: Callable[[object, object, object], int] = ctypes.pythonapi.PyObject_AsReadBuffer
 
 
-class _Pinned:
-    """The address of a contiguous view, a read-only one too, valid inside of `with`."""
-
-    def __init__(self, view: memoryview) -> None:
-        self._view = view
-        self._record = _Record()
-
-    def __enter__(self) -> int:
-        ctypes.pythonapi.PyObject_GetBuffer(ctypes.py_object(self._view), ctypes.byref(self._record), 0)
-        return self._record.buf or 0
-
-    def __exit__(self, *unused: object) -> None:
-        ctypes.pythonapi.PyBuffer_Release(ctypes.byref(self._record))
+def _address(view: memoryview) -> int:
+    """Of its first byte, read-only views too. Good as long as the caller has the view, and nobody else releases it."""
+    address, size = c_void_p(), ctypes.c_ssize_t()
+    _locate(ctypes.py_object(view), ctypes.byref(address), ctypes.byref(size))
+    return address.value or 0
 
 
 def copy_memory(target: memoryview, source: memoryview) -> None:
     """Copy `len(source)` bytes to the beginning of `target`, which has room for them and does not overlap."""
     assert target.nbytes >= source.nbytes
     assert not target.readonly
-    with _Pinned(target) as to, _Pinned(source) as of:
-        _move(to, of, source.nbytes)
+    _move(_address(target), _address(source), source.nbytes)
 
 
 class SharedSegment:
@@ -86,5 +74,5 @@ class SharedSegment:
             return
         self._warm[first:last] = b"\1" * (last - first)
         begin, end = offset // mmap.PAGESIZE * mmap.PAGESIZE, min(-(-(offset + size) // mmap.PAGESIZE) * mmap.PAGESIZE, self.size)
-        with _Pinned(self._view[begin:end]) as address:
-            _advise(address, end - begin, POPULATE_WRITE)  # where it is refused, the faults come one by one
+        part = self._view[begin:end]
+        _advise(_address(part), end - begin, POPULATE_WRITE)  # where it is refused, the faults come one by one

@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any
 from weakref import WeakValueDictionary
 
+from remora.base.frontier import Frontier
 from remora.base.ids import ResourceType, split_axis
 from remora.base.snapshot import LinkStatistics
 from remora.base.uri import Uri
@@ -87,6 +88,8 @@ class RemoteHost:
         self.events: WeakValueDictionary[int, RemoteEvent] = WeakValueDictionary()
         self.stalled: set[RemoteQueue] = set()
         """Queues whose held operations could go if the window and the outbox had room; any progress may make some."""
+        self.behind: set[RemoteQueue] = set()
+        """Queues whose operations are done on the server, and wait here for what they followed on other queues."""
         self._garbage: deque[int] = deque()
         self._transfers = 1
         axes = [axis for axis, _ in accepted.axes]
@@ -287,6 +290,26 @@ class RemoteHost:
             self.link.fail(PeerError(f"a RESULT of {len(data)} bytes for epoch {epoch}, which read something else"))
             return
         into[:] = data
+
+    def all_here(self) -> bool:
+        """Whether no download of any queue is on its way."""
+        return all(queue.all_here for queue in self._queues.values())
+
+    def are_here(self, waits: Frontier) -> tuple[bool, Error | None]:
+        """Whether the queues have come so far on this side, and why one never will."""
+        for axis, epoch in waits:
+            timeline = self._queues[axis].timeline
+            failure = timeline._failure  # before the value: a queue may fail after it has come so far
+            if timeline._value < epoch:
+                return False, failure
+        return True, None
+
+    def go_on_behind(self, queue: RemoteQueue) -> None:
+        """A queue has come further, or failed: others may have waited for it here."""
+        if self.behind:
+            for other in tuple(self.behind):
+                if other is not queue:
+                    other.advanced(0)
 
     def arriving(self) -> bool:
         """See `link.Handler`."""

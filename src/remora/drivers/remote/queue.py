@@ -56,7 +56,7 @@ class _Held(NamedTuple):
 class RemoteQueue(Queue):
     """Submits to one axis of the session. Its timeline's values are the axis's epochs."""
 
-    __slots__ = ("_arriving", "_held", "_lock", "_next", "_progress", "_signals", "_told", "axis", "calls", "dispatches")
+    __slots__ = ("_arriving", "_behind", "_held", "_lock", "_next", "_progress", "_signals", "_told", "axis", "calls", "dispatches")
     device: RemoteDevice
     timeline: RemoteSemaphore
 
@@ -71,12 +71,21 @@ class RemoteQueue(Queue):
         self._progress = threading.RLock()
         self._told = 0
         self._arriving: set[int] = set()
+        self._behind: deque[tuple[int, Frontier]] = deque()
+        """(epoch, what it waited for on other queues): it is done here only after that is."""
         self.calls = HostCalls(f"{device.uri} queue {ordinal}")
         self.timeline.answers = self._answers
 
     def _answers(self, value: int) -> bool:
-        """Whether an ADVANCE alone brings the timeline to `value`: it was sent, and no download is on its way."""
-        return value < self._next and not self._held and not self._arriving
+        """Whether an ADVANCE alone brings the timeline to `value`: it was sent, and no download that it needs is on its way."""
+        if value >= self._next or self._held or self._arriving:
+            return False
+        return not self._behind or self.device.host.all_here()
+
+    @property
+    def all_here(self) -> bool:
+        """Whether no download is on its way."""
+        return not self._arriving
 
     @property
     def holding(self) -> bool:
@@ -311,6 +320,8 @@ class RemoteQueue(Queue):
             except BusyError:
                 return False
             self.dispatches += op == commands.DISPATCH
+            if waits:
+                self._behind.append((epoch, waits))
             if signal:
                 self._signals.append((epoch, signal))
                 for point in signal:
@@ -401,16 +412,42 @@ class RemoteQueue(Queue):
             return any(epoch <= self._told for epoch in self._arriving)
 
     def advanced(self, epoch: int) -> None:
-        """Everything up to `epoch` is done on the server: move what waits for it here."""
+        """Everything up to `epoch` is done on the server: move what waits for it here, and on queues that waited for this one."""
+        failure = None
         with self._progress:
             self._told = told = max(self._told, epoch)
             if self._arriving:
                 told = min(told, min(self._arriving) - 1)
+            if self._behind:
+                told, failure = self._until_behind(told)
             signals = self._signals
             while signals and signals[0][0] <= told:
                 signal_all(signals.popleft()[1])
-            if told > self.timeline._value:
+            moved = told > self.timeline._value
+            if moved:
                 self.timeline._reach(told)
+        if moved:
+            self.device.host.go_on_behind(self)
+        if failure is not None:
+            self.fail(failure.copy())
+
+    def _until_behind(self, told: int) -> tuple[int, Error | None]:
+        """(The last epoch up to `told` whose waits are done here too, why the next one's never will be.)
+
+        Bytes come by another lane than the news that they have gone.
+        """
+        host, behind, failure = self.device.host, self._behind, None
+        host.behind.add(self)  # before it looks, so that what comes meanwhile is not missed
+        while behind and behind[0][0] <= told:
+            epoch, waits = behind[0]
+            here, failure = host.are_here(waits)
+            if not here:
+                told = epoch - 1
+                break
+            behind.popleft()
+        else:
+            host.behind.discard(self)
+        return told, failure
 
     def fail(self, error: Error) -> None:
         """End the queue: what is not done yet ends with the cause. The timeline first, so that nothing is held after this."""
@@ -422,10 +459,13 @@ class RemoteQueue(Queue):
         with self._progress:
             waiting = tuple(self._signals)
             self._signals.clear()
+            self._behind.clear()
+        self.device.host.behind.discard(self)
         for _, points in waiting:
             fail_all(points, error)
         for operation in held:
             fail_all(operation.signal, error)
+        self.device.host.go_on_behind(self)
 
 
 def _own(buffer: Buffer) -> RemoteBuffer:
