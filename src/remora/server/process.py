@@ -20,7 +20,7 @@ from remora.hal.device import Device
 from remora.hal.registry import open_devices
 from remora.server.content import ContentStore
 from remora.server.content_line import ContentLine, Contents, ParentContents, content_pair
-from remora.server.handover import take_over
+from remora.server.handover import high, move_up, take_over
 from remora.server.options import ServeOptions
 from remora.server.runner import SessionRunner
 from remora.server.slot import DRAIN, JOIN_TIMEOUT, ProcessSlot, confirm_lanes, hear, say_farewell
@@ -55,7 +55,8 @@ def spawn(
         code = 1
         try:
             _isolate(parent, {control.fileno(), theirs.fileno(), contents.fileno()})
-            _serve(session, control, accept, options, theirs, scheme, ParentContents(contents))
+            line = socket.socket(fileno=high(contents.detach()))
+            _serve(session, control, accept, options, theirs, scheme, ParentContents(line))
             code = 0
         except Error as error:
             code = 0 if isinstance(error, BrokenError) else 1
@@ -113,6 +114,7 @@ def _serve(
     scheme: str,
     contents: Contents,
 ) -> None:
+    control = move_up(control, scheme)
     try:
         devices = open_all(options.devices)
         session.accept(accept)

@@ -166,7 +166,7 @@ class Server:
             gc.collect()
         poll = select.poll()
         joining = self._joining()
-        lines = {line.fileno(): line for slot in self._slots.values() if (line := slot.line) is not None}
+        lines = {slot.line: slot for slot in self._slots.values() if slot.line >= 0}
         for fd in (self._wake, *self._listeners, *self._greetings, *self._slots, *lines, *(fd for fd, _, _ in joining)):
             poll.register(fd, select.POLLIN)
         for fd, _ in self._poll(poll, timeout):
@@ -179,7 +179,7 @@ class Server:
             elif fd in self._listeners:
                 self._accept(self._listeners[fd])
             elif fd in lines:
-                lines[fd].serve()
+                lines[fd].hear()
         now = monotonic()
         for _, _, slot in joining:
             if slot.joining() is not None:
