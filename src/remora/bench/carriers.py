@@ -65,6 +65,8 @@ def _pair(bench: Bench, pid: int, address: str, placement: str) -> Iterator[Row]
             for query in ("", "?spin_us=0")
         )
         raw = stack.enter_context(closing(RawEcho(bench.floor_address(carrier), MESSAGE_BYTES, REPLY_BYTES)))
+        for echo in (looking, sleeping, raw):
+            echo.round_trip()  # the threads that answer are there
         stack.enter_context(PLACEMENTS[placement](pid, bench.floor.pid))
         subjects = [
             Subject("raw", each(raw.round_trip), bench.floor.pid),

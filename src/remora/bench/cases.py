@@ -70,6 +70,7 @@ def _commands(bench: Bench, placement: str) -> list[Row]:
                 name = f"{carrier}, {placement}: dispatch + wait, {what}"
                 sizes[name] = command_bytes(ours, call)
                 raw = stack.enter_context(closing(RawEcho(bench.floor_address(carrier), sizes[name], REPLY_BYTES)))
+                raw.round_trip()  # the thread that answers is there
                 subjects += (Subject(name, each(raw.round_trip), bench.floor.pid), Subject(name, each(call), session))
         stack.enter_context(PLACEMENTS[placement](*{subject.peer for subject in subjects}))
         runs = alternate(subjects, rounds, count, lambda: None)

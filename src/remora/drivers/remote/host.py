@@ -240,6 +240,8 @@ class RemoteHost:
         if last:
             self.link.close("the client closed its device")
             self.bridge.join()
+            if self.segments is not None:
+                self.segments.drop()
         return last
 
     def _collect(self, now: float) -> float:

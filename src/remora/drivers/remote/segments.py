@@ -22,7 +22,7 @@ MAX_PASSED = 16
 class Segments:
     """The mappings of one connection. Any thread may call; `get` may block for a round trip.
 
-    A mapping lives until the server says that nothing is in the file any more, or the session ends; then as long as a view of it.
+    A mapping lives until the server says that nothing is in the file any more, or `drop`; then as long as a view of it.
     """
 
     def __init__(self, link: Link, calls: Calls) -> None:
@@ -91,11 +91,15 @@ class Segments:
                 self._gone.add(number)
 
     def fail(self, error: Error) -> None:
-        """The session ended: map nothing more."""
+        """The session ended: map nothing more. What is mapped stays until `drop`, so that whoever waits hears of the end first."""
         with self._lock:
             self._failure = error
-            self._mapped.clear()
             self._gone.clear()
+
+    def drop(self) -> None:
+        """After `fail`: unmap all but what a view of it is left of. That takes 0.1 s a GiB, and the interpreter's lock."""
+        with self._lock:
+            self._mapped.clear()
 
 
 def _map(fd: int, told: SegmentOpened) -> SharedSegment | None:
