@@ -1,16 +1,17 @@
-"""A kernel on this machine's processor: two arrays in, one dispatch, an exact array out. Needs nothing but remora."""
+"""A kernel on this machine's processor, or any URI: two arrays in, one dispatch, an exact array out. Needs nothing but remora."""
 
+import sys
 from array import array
 
 import remora
 from remora import samples
 
 
-def main() -> None:
+def main(uri: str) -> None:
     n = 1_000_000
     x, y = array("i", range(n)), array("i", range(0, -n, -1))
 
-    with remora.open("cpu") as device:
+    with remora.open(uri) as device:
         print(device.name, *device.targets)
         add = device.load(samples.load("vector"))["add_i32"]  # the artifact that fits this processor best
 
@@ -19,7 +20,7 @@ def main() -> None:
         done = device.queue.dispatch(add, add.grid_for(n), [a, b, out], (n,))  # returns at once
         done.wait(timeout=10)
 
-        with out.map(remora.Access.READ) as mapping:  # the device's memory itself, since it is on this machine
+        with out.map(remora.Access.READ) as mapping:  # the device's memory itself, if it is on this machine
             result = mapping.view.cast("i")
             assert not any(result), "x + y is 0 everywhere"
             result.release()
@@ -27,4 +28,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1] if len(sys.argv) > 1 else "cpu")

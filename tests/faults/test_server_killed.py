@@ -120,6 +120,17 @@ def test_h26_a_killed_session_process_ends_a_wait_at_once(serve, works, scheme, 
     works(server.uri)
 
 
+def test_h26_the_place_of_a_killed_session_is_free_as_soon_as_its_client_knows(serve, scheme):
+    """The kernel takes its time for 256 MiB; whoever opens the device again meanwhile is not turned away."""
+    server = serve(scheme, max_sessions=1)
+    with remora.open(server.uri) as device:
+        device.queue.fill(device.allocate(GIB // 4), b"\x01").wait(SOON)
+        _, error, _ = kill_and_time(server, device, server.session_of(1), hang)
+        assert isinstance(error, remora.DeviceLostError)
+        with remora.open(server.uri) as again:
+            assert bytes(again.upload(b"here").read(timeout=SOON)) == b"here"
+
+
 @pytest.mark.parametrize("victim", ["server", "session"])
 def test_h05_an_idle_client_learns_of_it_at_the_next_call(serve, until, scheme, victim):
     """Nobody waits: the link's thread notices, and the next call raises."""

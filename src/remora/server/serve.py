@@ -233,7 +233,7 @@ class Server:
         if self._stopping.is_set():
             greeting.refuse(BusyError(f"{STOPPING}; try again when it is back"))
             return
-        if len(self._slots) >= options.max_sessions:
+        if sum(not slot.dying for slot in self._slots.values()) >= options.max_sessions:
             used = f"all {options.max_sessions} sessions of the server are in use"
             greeting.refuse(BusyError(f"{used}; try again later, or serve with more --max-sessions"))
             return

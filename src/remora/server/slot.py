@@ -44,6 +44,8 @@ class Slot(ABC):
         self.token = accept.token
         self.client = client
         self.missing = set(lanes_of(accept.bulk)[1:])
+        self.dying = False
+        """Whether it was killed and its client knows; only the system is still busy with it. Another session may have its place."""
 
     def takes(self, join: Join) -> bool:
         """Whether a JOIN is for this session, with its token and for a lane that is still missing."""
@@ -116,7 +118,6 @@ class ProcessSlot(Slot):
         self._control = control.detach()
         self._supervisor = supervisor
         self._line = line
-        self._told = False
 
     @property
     def line(self) -> int:
@@ -167,9 +168,9 @@ class ProcessSlot(Slot):
         return story
 
     def _tell_death(self, story: str) -> None:
-        if self._told:
+        if self.dying:
             return
-        self._told = True
+        self.dying = True
         error = DeviceLostError(
             f"the session's process on the server (pid {self.pid}) {story} while it owned the device; "
             "the server and other sessions go on: open the device again",

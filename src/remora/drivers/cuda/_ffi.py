@@ -79,19 +79,22 @@ def attribute(device: Any, name: str) -> int:
     return int(call(driver.cuDeviceGetAttribute, getattr(driver.CUdevice_attribute, f"CU_DEVICE_ATTRIBUTE_{name}"), device))
 
 
+#: Which context `enter` has made each thread's.
+_current = threading.local()
+
+
 class Context:
     """The primary context of a GPU, shared with whatever else of the process uses it."""
 
     def __init__(self, device: Any) -> None:
         self._device = device
-        self._current = threading.local()
         self.handle = call(driver.cuDevicePrimaryCtxRetain, device)
 
     def enter(self) -> None:
         """Make it the calling thread's, which every other call relies on."""
-        if getattr(self._current, "handle", None) is None:
+        if getattr(_current, "context", None) is not self:
             call(driver.cuCtxSetCurrent, self.handle)
-            self._current.handle = self.handle
+            _current.context = self
 
     def close(self) -> None:
         """Give it back."""

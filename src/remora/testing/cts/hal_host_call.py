@@ -13,9 +13,19 @@ from remora.testing.cts.hal_factory import LONG, SHORT, background, hold, second
 
 if TYPE_CHECKING:
     from remora.hal.device import Device
+    from remora.hal.queue import Queue
     from remora.hal.semaphore import Timepoint
 
 __all__ = ["TestFlush", "TestHostCalls"]
+
+
+def takes_work(queue: Queue) -> bool:
+    """Whether the queue is open."""
+    try:
+        queue.barrier()
+    except ClosedError:
+        return False
+    return True
 
 
 class TestHostCalls:
@@ -184,6 +194,9 @@ class TestHostCalls:
         later = device.queue.host_call(lambda: ran.append(2))
         assert begun.wait(LONG)
         closing = background(device.close)
+        while takes_work(device.queue):  # until closing has come to the queue
+            assert not closing.done()
+            threading.Event().wait(SHORT / 50)
         go.set()
         closing.result(LONG)
         with pytest.raises(ClosedError):
