@@ -45,10 +45,12 @@ LIBRARIES = {
     "libOpenCL.so.1": ("OpenCL loader", "apt-get install ocl-icd-libopencl1 pocl-opencl-icd"),
     "libvulkan.so.1": ("Vulkan loader", "apt-get install libvulkan1 mesa-vulkan-drivers"),
     "libcuda.so.1": ("NVIDIA driver", "install NVIDIA's driver; nothing to do without such a GPU"),
-    "libamdhip64.so": ("HIP runtime", "install AMD's ROCm runtime; nothing to do without such a GPU"),
+    "libamdhip64.so": ("HIP runtime", "install AMD's hip-runtime-amd; nothing to do without such a GPU"),
     "libibverbs.so.1": ("RDMA verbs", "apt-get install libibverbs1 ibverbs-providers"),
     "librdmacm.so.1": ("RDMA connections", "apt-get install librdmacm1"),
 }
+#: Library -> other names under which it may be installed.
+OTHER_NAMES = {"libamdhip64.so": ("libamdhip64.so.7", "libamdhip64.so.6", "libamdhip64.so.5", "/opt/rocm/lib/libamdhip64.so")}
 #: What makes a driver's device appear, where its own error does not say it.
 DEVICE_NODES = {"nvidia": "/dev/nvidia*", "amd": "/dev/kfd", "gpu": "/dev/dri/renderD*", "rdma": "/dev/infiniband/uverbs*"}
 #: Targets of a device that are named.
@@ -91,14 +93,18 @@ def programs() -> Iterator[Finding]:
 def library(name: str) -> Iterator[Finding]:
     """One vendor library: does the loader take it?"""
     purpose, mend = LIBRARIES[name]
-    try:
-        ctypes.CDLL(name)
-    except OSError as error:
-        absent = "cannot open shared object file" in str(error) and str(error).startswith(name)
-        told = f"{purpose}: not installed" if absent else f"{purpose}: does not load: {error}"
-        yield Finding("libraries", name, "absent" if absent else "broken", told, mend)
-    else:
-        yield Finding("libraries", name, "ok", f"{purpose}: loads")
+    errors = []
+    for each in (name, *OTHER_NAMES.get(name, ())):
+        try:
+            ctypes.CDLL(each)
+        except OSError as error:
+            absent = "cannot open shared object file" in str(error) and str(error).startswith(each)
+            errors += [] if absent else [error]
+        else:
+            yield Finding("libraries", name, "ok", f"{purpose}: loads")
+            return
+    told = f"{purpose}: does not load: {errors[0]}" if errors else f"{purpose}: not installed"
+    yield Finding("libraries", name, "broken" if errors else "absent", told, mend)
 
 
 def schemes() -> list[str]:

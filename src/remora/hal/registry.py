@@ -19,6 +19,7 @@ __all__ = ["DRIVERS", "Driver", "find_driver", "open_devices"]
 DRIVERS: dict[str, str] = {
     "cpu": "remora.drivers.cpu",
     "cuda": "remora.drivers.cuda",
+    "hip": "remora.drivers.hip",
     "null": "remora.drivers.null",
     "opencl": "remora.drivers.opencl",
     "vulkan": "remora.drivers.vulkan",
