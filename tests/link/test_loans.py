@@ -21,10 +21,12 @@ PIECE = 1 << 20
 SIZE = 3 * PIECE + 5
 
 
-@pytest.fixture(autouse=True)
-def several_pieces(monkeypatch):
-    """A transfer of SIZE is four of them."""
-    monkeypatch.setattr("remora.link.borrowing.PIECE", PIECE)
+@pytest.fixture(autouse=True, params=[0, 2], ids=["alone", "helped"])
+def several_pieces(request, monkeypatch):
+    """A transfer of SIZE is four of them, and with helpers each piece is copied by three threads."""
+    monkeypatch.setattr("remora.link.borrowing.PIECE", PIECE // (request.param + 1))
+    monkeypatch.setattr("remora.link.borrowing.helpers_here", lambda: request.param)
+    monkeypatch.setattr("remora.link.copy_team.WIDE", 64 << 10)
 
 
 class Pair:

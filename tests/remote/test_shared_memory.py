@@ -16,6 +16,8 @@ import remora
 from remora import samples
 from remora.errors import NotFoundError, PeerError, UnsupportedError
 from remora.hal.buffer import Access
+from remora.hal.operation import OperationKind
+from remora.link.borrowing import copy_in_pieces
 from remora.session.events import Advanced, Named, Responded
 from remora.session.state import Lane
 from remora.testing.cts.compare import same
@@ -250,6 +252,44 @@ def test_h05_behind_a_failure_memory_is_neither_written_nor_read(device, call):
                 getattr(buffer, call)(room, timeout=LONG)
             assert room == b"\2" * MIB
             assert same(mapping.view, b"\1" * MIB)
+
+
+@pytest.mark.parametrize("end", ["close", "deallocate", "drop"])
+def test_h15_memory_that_a_thread_copies_to_is_nobody_elses_though_its_buffer_ends(device, monkeypatch, end):
+    begun, go = threading.Event(), threading.Event()
+
+    def slow(target, source, courtesy):
+        begun.set()
+        assert go.wait(LONG)
+        copy_in_pieces(target, source, courtesy)
+
+    monkeypatch.setattr("remora.drivers.remote.buffer.copy_in_pieces", slow)
+    buffers = [device.allocate(MIB)]
+    thread = threading.Thread(target=buffers[0].write, args=(b"\1" * MIB,))
+    thread.start()
+    assert begun.wait(LONG)
+    if end == "close":
+        buffers[0].close()
+    elif end == "deallocate":
+        device.queue.deallocate(buffers[0]).wait(LONG)
+    buffers.clear()
+    with device.allocate(MIB) as other:
+        device.queue.fill(other, b"\2").wait(LONG)
+        go.set()
+        thread.join(LONG)
+        room = bytearray(MIB)
+        device.queue.read(other, room).wait(LONG)
+        assert room == b"\2" * MIB
+    wait_until(lambda: device.statistics().buffers == 0, device.statistics)
+
+
+def test_h24_while_a_profile_is_on_a_copy_is_an_operation_that_it_shows(device):
+    records = []
+    with device.allocate(MIB) as buffer, device.profile(records.extend) as profile:
+        buffer.write(bytes(MIB), timeout=LONG)
+        buffer.read(timeout=LONG)
+        profile.flush(LONG)
+    assert [(record.kind, record.bytes) for record in records] == [(OperationKind.UPDATE, MIB), (OperationKind.READ, MIB)]
 
 
 @pytest.mark.parametrize("call", ["write", "read_into"])

@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable
 
 from remora.errors import BrokenError, Error
+from remora.link.copy_team import CopyTeam, helpers_here
 from remora.link.courtesy import Courtesy
 from remora.link.incoming import Incoming
 from remora.link.outgoing import Outgoing
@@ -64,7 +65,7 @@ class Borrowed:
         if self.transfer.done is not None:
             self.transfer.done(error)
 
-    def copy(self, size: int) -> bool:
+    def copy(self, size: int, team: CopyTeam) -> bool:
         """Copy at most this many bytes; True when all are there."""
         assert self.segment is not None
         assert self.transfer.view is not None
@@ -72,9 +73,9 @@ class Borrowed:
         own, shared = self.transfer.view[begin:end], self.segment.part(self.offset + begin, end - begin)
         if isinstance(self.transfer, Outgoing):
             self.segment.warm(self.offset + begin, end - begin)
-            copy_memory(shared, own)
+            team.copy(shared, own)
         else:
-            copy_memory(own, shared)
+            team.copy(own, shared)
         self.at = end
         return end == self.lent.size
 
@@ -104,6 +105,7 @@ class Borrower:
         """
         if self._thread is None:
             self._returned, self._declined, self._broken = returned, declined, broken
+            self._team = CopyTeam(helpers_here(), name)
             self._thread = start_thread(self._run, f"remora bulk copy {name}")
 
     def take(self, loan: Borrowed) -> None:
@@ -140,6 +142,7 @@ class Borrower:
                 loan.done(failure)
                 self._broken(failure)
             loan = None  # it holds memory
+        self._team.stop()
         with self._work:
             left = tuple(self._loans)
             self._loans.clear()
@@ -164,7 +167,7 @@ class Borrower:
                 return
             loan.segment.part(loan.offset, loan.lent.size)  # all of it, before anything is copied
             self._courtesy.begin()
-        complete = loan.copy(self._courtesy.step(PIECE))
+        complete = loan.copy(self._courtesy.step(PIECE * (self._team.count + 1)), self._team)
         self._courtesy.give_way()
         if complete:
             self._returned(loan)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
 from remora.hal.buffer import Access, Buffer, Mapping, check_range
@@ -24,13 +26,15 @@ class RemoteBuffer(Buffer):
     calling thread, once the first queue is done with what was submitted to it before: one small round trip and one copy.
     """
 
-    __slots__ = ("_in_place", "resource")
+    __slots__ = ("_copies", "_in_place", "_owed", "resource")
     device: RemoteDevice
 
     def __init__(self, device: RemoteDevice, size: int, resource: int) -> None:
         super().__init__(device, size)
         self.resource = resource
         self._in_place: set[int] = set()  # which memory of mappings is the server's own
+        self._copies: set[int] = set()  # threads that copy to or from the memory now
+        self._owed = [True]  # the one release
 
     def write(self, data: Any, offset: int = 0, *, timeout: float | None = None) -> None:
         """See `Buffer.write`."""
@@ -51,13 +55,20 @@ class RemoteBuffer(Buffer):
             self._copy(view, memory)
 
     def _copy(self, target: memoryview, source: memoryview) -> None:
-        link = self.device.host.link
-        copy_in_pieces(target, source, Courtesy(link.commands_moved))
+        """A buffer that is closed meanwhile is released afterwards: until then the memory is nobody else's."""
+        link, thread = self.device.host.link, get_ident()
+        try:
+            self._copies.add(thread)
+            copy_in_pieces(target, source, Courtesy(link.commands_moved))
+        finally:
+            self._copies.discard(thread)
+            if self._closed:
+                self._release()
         link.session.check()
 
     def _memory_for(self, offset: int, size: int, timeout: float | None, *, ready: bool = False) -> memoryview | None:
-        """The bytes themselves, where a copy of so many pays; None where they travel."""
-        if size <= MAX_INLINE or not self.device.in_place:
+        """The bytes themselves, where a copy of so many pays; None where they travel, as an operation that a profile shows."""
+        if size <= MAX_INLINE or not self.device.in_place or self.device._profile is not None:
             return None
         check_range(offset, size, self.size)
         self._check_open()
@@ -112,8 +123,17 @@ class RemoteBuffer(Buffer):
         elif mapping.access & Access.WRITE:
             self.write(mapping.view, mapping.offset)
 
+    @property
+    def copying(self) -> bool:
+        """Whether a thread copies to or from the memory now."""
+        return bool(self._copies)
+
     def _release(self) -> None:
-        self.device.forget(self)
+        if self._copies:
+            return  # the last of them comes here again
+        with suppress(IndexError):
+            self._owed.pop()
+            self.device.forget(self)
 
     def __del__(self) -> None:
         try:

@@ -249,11 +249,11 @@ class RemoteQueue(Queue):
     def _deallocate(self, buffer: Buffer, wait: Points, signal: Points) -> Timepoint:
         """Operations that another queue holds here may name the buffer: then its memory goes by its release, which follows them."""
         owner = _own(buffer)
-        if self.device.host.holds_beside(self):
+        if self.device.host.holds_beside(self) or owner.copying:
             point = self._barrier(wait, signal)
         else:
             point = self._submit(commands.DEALLOCA, lambda: commands.encode_buffer(owner.resource), wait, signal)
-        self.device.forget(owner)
+        owner._release()
         return point
 
     def _extension(
