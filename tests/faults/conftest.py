@@ -51,6 +51,15 @@ def serve(tmp_path, leaves_nothing):
 
 
 @pytest.fixture
+def few_objects():
+    """The collector looks at what the test makes, not each time at all that this process has imported and kept."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
+@pytest.fixture
 def client(leaves_nothing):
     """client(code, *args) -> a Program, for clients that are to be stopped or killed."""
     with contextlib.ExitStack() as stack:

@@ -22,7 +22,7 @@ def impatient(monkeypatch):
 
 
 @pytest.fixture
-def trials(tmp_path, leaves_nothing):
+def trials(tmp_path, leaves_nothing, few_objects):
     """trials(side, scheme) -> Trials with the client, or a server with processes or threads, under an injector."""
     with contextlib.ExitStack() as stack:
 

@@ -32,7 +32,7 @@ def host(leaves_nothing):
 
 
 @pytest.fixture
-def trials(serve, host, request):
+def trials(serve, host, few_objects, request):
     """Interruptions of a client of one server."""
     trials = Interruptions(serve(request.param, window=WINDOW, keepalive=0.3, deadline=5), host)
     with trials.watch_threads():
