@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 from tests.link.lanes import Ends, connected
 
 from remora.errors import BrokenError, PeerError
+from remora.hal.copying import copy_memory
 from remora.link.borrowing import Borrower, Loan
 from remora.link.bulk import BulkLane
-from remora.link.shared_memory import SharedSegment, copy_memory
+from remora.link.shared_memory import SharedSegment
 from remora.wire.bulk import CHUNK, CREDIT, GONE, MIN_LENT, RETURN, START, encode_bulk, encode_lend
 
 LONG = 20.0
@@ -26,7 +27,7 @@ def several_pieces(request, monkeypatch):
     """A transfer of SIZE is four of them, and with helpers each piece is copied by three threads."""
     monkeypatch.setattr("remora.link.borrowing.PIECE", PIECE // (request.param + 1))
     monkeypatch.setattr("remora.link.borrowing.helpers_here", lambda: request.param)
-    monkeypatch.setattr("remora.link.copy_team.WIDE", 64 << 10)
+    monkeypatch.setattr("remora.hal.copy_team.WIDE", 64 << 10)
 
 
 class Pair:

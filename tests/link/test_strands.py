@@ -13,11 +13,11 @@ from tests.link.test_schedule import frames_of, head, ignore
 
 import remora
 from remora.errors import BrokenError, BusyError, PeerError, UsageError
+from remora.hal.threads import start_thread
 from remora.link.bulk import BulkLane
 from remora.link.incoming import ReceiveTable
 from remora.link.link import GRACE
 from remora.link.outgoing import SendSchedule
-from remora.link.threads import start_thread
 from remora.session.state import Lane
 from remora.testing.server import ServerProcess, SharedServer
 from remora.wire.bulk import CHUNK, COMPLETE, CREDIT, DATA, START, encode_abort, encode_bulk

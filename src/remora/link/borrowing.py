@@ -11,12 +11,13 @@ from collections import deque
 from collections.abc import Callable
 
 from remora.errors import BrokenError, Error
-from remora.link.copy_team import CopyTeam, helpers_here
+from remora.hal.copy_team import CopyTeam, helpers_here
+from remora.hal.copying import copy_memory
+from remora.hal.threads import start_thread
 from remora.link.courtesy import Courtesy
 from remora.link.incoming import Incoming
 from remora.link.outgoing import Outgoing
-from remora.link.shared_memory import SharedSegment, copy_memory
-from remora.link.threads import start_thread
+from remora.link.shared_memory import SharedSegment
 from remora.wire.bulk import Lent
 
 __all__ = ["Borrowed", "Borrower", "Loan", "copy_in_pieces"]
@@ -105,7 +106,7 @@ class Borrower:
         """
         if self._thread is None:
             self._returned, self._declined, self._broken = returned, declined, broken
-            self._team = CopyTeam(helpers_here(), name)
+            self._team = CopyTeam(helpers_here(), f"remora bulk copy {name}")
             self._thread = start_thread(self._run, f"remora bulk copy {name}")
 
     def take(self, loan: Borrowed) -> None:

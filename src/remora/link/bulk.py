@@ -21,11 +21,11 @@ from time import monotonic
 
 from remora.carriers.carrier import Carrier
 from remora.errors import BrokenError, DeviceError, Error, PeerError
+from remora.hal.threads import start_thread
 from remora.link.borrowing import Borrowed, Borrower, Loan
 from remora.link.incoming import Incoming, ReceiveTable
 from remora.link.outgoing import Outgoing, SendSchedule
 from remora.link.strand import Strand
-from remora.link.threads import start_thread
 from remora.link.transfer import Done
 from remora.session.transfers import MIN_STAGING
 from remora.wire import bulk as wire

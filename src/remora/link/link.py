@@ -21,10 +21,10 @@ from typing import Protocol, TypeVar
 
 from remora.carriers.carrier import Carrier
 from remora.errors import BrokenError, Error, PeerError
+from remora.hal.threads import start_thread
 from remora.link.bulk import BulkLane
 from remora.link.latch import Latch, Turn
 from remora.link.probe import Probe
-from remora.link.threads import start_thread
 from remora.link.wake import Wake
 from remora.session.events import Event, Failed
 from remora.session.session import Session

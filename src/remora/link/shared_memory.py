@@ -1,4 +1,4 @@
-"""Memory of the peer in this process: a mapping of its file, and copies that release the interpreter lock."""
+"""Memory of the peer in this process: a mapping of its file."""
 
 from __future__ import annotations
 
@@ -9,14 +9,9 @@ from contextlib import suppress
 from ctypes import c_void_p
 
 from remora.errors import PeerError
+from remora.hal.copying import address_of
 
-__all__ = ["SharedSegment", "copy_memory"]
-
-#: memmove(target, source, bytes) on addresses.
-_move: Callable[[int, int, int], int | None] = ctypes.CFUNCTYPE(c_void_p, c_void_p, c_void_p, ctypes.c_size_t)(
-    ctypes.cast(ctypes.CDLL(None).memmove, c_void_p).value or 0
-)
-
+__all__ = ["SharedSegment"]
 
 #: madvise(address, bytes, advice); MADV_POPULATE_WRITE makes pages writable, all in one call (Linux 5.14).
 _advise: Callable[[int, int, int], int] = ctypes.CFUNCTYPE(ctypes.c_int, c_void_p, ctypes.c_size_t, ctypes.c_int)(
@@ -26,24 +21,6 @@ POPULATE_WRITE = 23
 HUGE_PAGE = 2 << 20
 #: What `warm` remembers, in bytes.
 GRAIN = 64 << 10
-
-
-#: Where the memory of an object is, in one C call: nothing is held that an interruption would leave behind.
-_locate: Callable[[object, object, object], int] = ctypes.pythonapi.PyObject_AsReadBuffer
-
-
-def _address(view: memoryview) -> int:
-    """Of its first byte, read-only views too. Good as long as the caller has the view, and nobody else releases it."""
-    address, size = c_void_p(), ctypes.c_ssize_t()
-    _locate(ctypes.py_object(view), ctypes.byref(address), ctypes.byref(size))
-    return address.value or 0
-
-
-def copy_memory(target: memoryview, source: memoryview) -> None:
-    """Copy `len(source)` bytes to the beginning of `target`, which has room for them and does not overlap."""
-    assert target.nbytes >= source.nbytes
-    assert not target.readonly
-    _move(_address(target), _address(source), source.nbytes)
 
 
 class SharedSegment:
@@ -75,4 +52,4 @@ class SharedSegment:
         self._warm[first:last] = b"\1" * (last - first)
         begin, end = offset // mmap.PAGESIZE * mmap.PAGESIZE, min(-(-(offset + size) // mmap.PAGESIZE) * mmap.PAGESIZE, self.size)
         part = self._view[begin:end]
-        _advise(_address(part), end - begin, POPULATE_WRITE)  # where it is refused, the faults come one by one
+        _advise(address_of(part), end - begin, POPULATE_WRITE)  # where it is refused, the faults come one by one

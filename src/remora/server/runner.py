@@ -17,8 +17,8 @@ from typing import Any
 from remora.carriers.carrier import Capability, Carrier
 from remora.errors import DeviceError, Error, PeerError
 from remora.hal.device import Device
+from remora.hal.threads import start_thread
 from remora.link.link import Link
-from remora.link.threads import start_thread
 from remora.server.content_line import Contents
 from remora.server.dispatch import Dispatcher
 from remora.server.ending import Drain, IdleWatch

@@ -16,7 +16,7 @@ from time import monotonic
 from remora.carriers.carrier import Carrier
 from remora.errors import DeadlineError, DeviceLostError, Error
 from remora.hal.device import Device
-from remora.link.threads import start_thread
+from remora.hal.threads import start_thread
 from remora.server.content_line import ContentLine, Contents
 from remora.server.handover import hand_over
 from remora.server.options import SessionLimits

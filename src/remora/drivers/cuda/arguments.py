@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import ctypes
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["ADDRESS_BYTES", "MAX_ARGUMENTS", "Piece", "layout", "offsets"]
+    from remora.drivers.cuda.executable import Program
+
+__all__ = ["ADDRESS_BYTES", "MAX_ARGUMENTS", "ArgumentBlock", "Piece", "layout", "offsets"]
 
 ADDRESS_BYTES: Final = 8
 #: Bytes of arguments that every GPU takes.
 MAX_ARGUMENTS: Final = 4096
+#: What `extra` of a launch points to: CU_LAUNCH_PARAM_BUFFER_POINTER, _BUFFER_SIZE, _END.
+BUFFER_POINTER, BUFFER_SIZE, END = 1, 2, 0
 
 
 class Piece(NamedTuple):
@@ -43,3 +48,24 @@ def layout(bindings: int, sizes: Sequence[int]) -> tuple[list[Piece], int]:
             pieces.append(Piece(source, source + size, place))
         source, end = source + size, place + size
     return pieces, end
+
+
+class ArgumentBlock:
+    """Memory for the arguments of one launch, in the form that the vendor's driver takes them. It is copied by the launch."""
+
+    __slots__ = ("_address", "_bytes", "_extra", "_packed", "_size")
+
+    def __init__(self) -> None:
+        self._bytes = ctypes.create_string_buffer(MAX_ARGUMENTS)
+        self._packed = memoryview(self._bytes).cast("B")
+        self._size = ctypes.c_size_t()
+        self._extra = (ctypes.c_void_p * 5)(
+            BUFFER_POINTER, ctypes.addressof(self._bytes), BUFFER_SIZE, ctypes.addressof(self._size), END
+        )
+        self._address = ctypes.addressof(self._extra)
+
+    def fill(self, program: Program, addresses: Sequence[int], constants: bytes) -> int:
+        """Write arguments; the address of what a launch calls `extra`, valid until the next `fill`."""
+        program.pack(self._packed, addresses, constants)
+        self._size.value = program.argument_bytes
+        return self._address

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
-from remora.drivers.cuda.memory import Block
+from remora.hal.memory import Memory
 from remora.hal.memory_buffer import CopiedBuffer
 
 if TYPE_CHECKING:
     from remora.hal.buffer import Buffer, BufferView
 
-__all__ = ["CudaBuffer", "block_of"]
+__all__ = ["CudaBuffer", "CudaMemory", "block_of"]
 
 
-class CudaBuffer(CopiedBuffer[Block]):
+class CudaMemory(Memory, Protocol):
+    """A block, a global of a module, or a range of addresses."""
+
+    @property
+    def address(self) -> int:
+        """Where it is. Raises NotMadeError before it is there, and why when it never will be."""
+
+
+class CudaBuffer(CopiedBuffer[CudaMemory]):
     """A mapping is a copy (H20)."""
 
     __slots__ = ()
@@ -27,7 +35,7 @@ class CudaBuffer(CopiedBuffer[Block]):
         return {"shape": (self.size,), "typestr": "|u1", "data": (self.memory.address, False), "version": 3, "strides": None}
 
 
-def block_of(buffer: Buffer | BufferView) -> Block:
+def block_of(buffer: Buffer | BufferView) -> CudaMemory:
     """What an operation touches; the reference keeps it alive until the operation is done."""
     owner: CudaBuffer = buffer.buffer  # type: ignore[assignment]  # the queue has checked that it is
     return owner._memory or owner.memory

@@ -1,106 +1,141 @@
-"""Recordings as CUDA graphs: a sealed recording without slots and events is instantiated once and launched by one call.
+"""Recordings as CUDA graphs: one call launches all of a sealed recording.
 
-What a binding table, a patch or the grid of an indirect dispatch decides, events, and memory that comes late are in no graph:
-such a recording is walked, record by record, like one that is executed once.
+What differs from execution to execution in dispatches (slots, patches) is set in their nodes before the launch (`graph.py`). A
+recording with events, with grids that the GPU computes, or with fills, updates and copies of slots or virtual memory (pages change)
+is walked, record by record, like one that is executed once.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import threading
+from contextlib import suppress
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
-from remora.drivers.cuda._ffi import call, driver
-from remora.drivers.cuda.places import Place, check_grid, place, places, program_of
+from remora.drivers.cuda.graph import Graph
+from remora.drivers.cuda.places import Launching, Place, launching, place
 from remora.drivers.cuda.stream import Stream
 from remora.hal.host_queue import Step
 from remora.hal.late import NotMadeError
 from remora.hal.records import (
-    BarrierRecord,
     CopyRecord,
     DispatchRecord,
     EventRecord,
     FillRecord,
     IndirectRecord,
-    LabelRecord,
+    Slot,
     UpdateRecord,
     resolve,
+    touches,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from remora.drivers.cuda.device import CudaDevice
-    from remora.drivers.cuda.executable import Program
     from remora.hal.buffer import Buffer, BufferView
     from remora.hal.command_buffer import CommandBuffer
-    from remora.hal.executable import Grid
+    from remora.hal.records import Binding, Launch, Record
 
-__all__ = ["Recording", "copy", "fill", "launch", "step_of", "write"]
+__all__ = ["Changes", "Recording", "copy", "fill", "launch", "step_of", "write"]
 
 #: How long a thread takes to begin a recorded dispatch, in nanoseconds.
 NS_PER_LAUNCH = 3_000
 
 
+#: What a stream does by one call.
+Playable: TypeAlias = DispatchRecord | FillRecord | UpdateRecord | CopyRecord
+
+
+class Changes(NamedTuple):
+    """What one execution decides. It keeps memory and code alive."""
+
+    slots: list[Place]
+    """Where what the table has for each of the recording's slots lies."""
+    patches: dict[int, Launching]
+    """By the number of the record."""
+
+
 class Recording:
-    """What the driver keeps of a sealed command buffer. `graph` is None for one that is walked; executions in flight hold it."""
+    """What the driver keeps of a sealed command buffer. Any thread may execute it."""
 
     def __init__(self, device: CudaDevice, commands: CommandBuffer) -> None:
         self._device = device
-        self.graph: Any = None
-        self._memory: list[Any] = []
-        self.dispatches = sum(isinstance(record, DispatchRecord) for record in commands.records)
-        walked = (
-            commands.one_shot
-            or commands.slots
-            or any(isinstance(record, EventRecord | IndirectRecord) for record in commands.records)
-        )
-        if not walked and commands.records:
-            self._capture(commands)
+        self._walked = commands.one_shot or not all(map(has_node, commands.records))
+        self._records = {number: record for number, record in enumerate(commands.records) if isinstance(record, Playable)}
+        self._slots = tuple(dict.fromkeys(slot for record in self._records.values() for slot in slots_of(record)))
+        self._lock = threading.Lock()
+        self._graph: Graph | None = None
+        self._dispatches = sum(isinstance(record, DispatchRecord) for record in self._records.values())
+        if self._records and not self._walked and not self._slots:
+            with suppress(NotMadeError):  # memory that comes late: at the turn of the first execution
+                self._graph = self._capture([], patchable=False)
 
-    def launch(self, stream: Stream) -> None:
-        """Run it in a stream."""
-        call(driver.cuGraphLaunch, self.graph, stream.handle)
-        stream.dispatches += self.dispatches
+    def changes(self, table: Sequence[Buffer | BufferView], patched: Mapping[int, Launch]) -> Changes | None:
+        """What an execution sets in the graph; None when the recording must be walked."""
+        if self._walked:
+            return None
+        patches: dict[int, Launching] = {}
+        for number, record in patched.items():
+            recorded = self._records[number]
+            if not (isinstance(record, DispatchRecord) and isinstance(recorded, DispatchRecord)):
+                return None
+            if not (all(recorded.grid) and all(record.grid)):  # a launch of nothing is no node
+                return None
+            patches[number] = launching(record, [place(resolve(binding, table)) for binding in record.bindings])
+        return Changes([place(resolve(slot, table)) for slot in self._slots], patches)
 
-    def _capture(self, commands: CommandBuffer) -> None:
-        device = self._device
-        device.context.enter()
+    def launch(self, stream: Stream, changes: Changes) -> None:
+        """Run it in a stream. The memory that it names is there by now."""
+        if not self._records:
+            return
+        patchable = bool(self._slots or changes.patches)
+        with self._lock:
+            if self._graph is None or (patchable and not self._graph.patchable):
+                self._graph = self._capture(changes.slots, patchable=patchable)
+            self._graph.launch(stream, [slot.address for slot in changes.slots], changes.patches)
+        stream.dispatches += self._dispatches
+
+    def _capture(self, slots: Sequence[Place], *, patchable: bool) -> Graph:
+        """With the memory of this execution in the slots."""
+        self._device.context.enter()
+        there = dict(zip(self._slots, slots, strict=True))
         stream = Stream()
         try:
-            steps = [
-                step_of(stream, record, ())
-                for record in commands.records
-                if not isinstance(record, LabelRecord | BarrierRecord | EventRecord | IndirectRecord)
-            ]
-            call(driver.cuStreamBeginCapture, stream.handle, driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL)
-            try:
-                for step in steps:
-                    step.work(*step.args)
-            finally:
-                graph = call(driver.cuStreamEndCapture, stream.handle)
-        except NotMadeError:
-            return
+            steps = {number: captured_step(stream, record, there) for number, record in self._records.items()}
+            graph = Graph(self._device, stream, steps, self._taken() if patchable else None, [slot.address for slot in slots])
         finally:
             stream.destroy()
-        try:
-            self.graph = call(driver.cuGraphInstantiate, graph, 0)
-            self._memory = [step.args for step in steps]
-        finally:
-            driver.cuGraphDestroy(graph)
+        graph.memory = [step.args for number, step in steps.items() if not slots_of(self._records[number])]
+        return graph
 
-    def __del__(self) -> None:
-        if self.graph is not None and not self._device.closed:
-            self._device.context.enter()
-            driver.cuGraphExecDestroy(self.graph)
+    def _taken(self) -> dict[int, list[int]]:
+        """For each dispatch, which slot each of its bindings is; -1 for none."""
+        numbers: dict[Binding, int] = {slot: number for number, slot in enumerate(self._slots)}
+        return {
+            number: [numbers[binding] if isinstance(binding, Slot) else -1 for binding in record.bindings]
+            for number, record in self._records.items()
+            if isinstance(record, DispatchRecord)
+        }
 
 
-def step_of(
-    stream: Stream, record: DispatchRecord | FillRecord | UpdateRecord | CopyRecord, table: Sequence[Buffer | BufferView]
-) -> Step:
+def slots_of(record: Record) -> list[Slot]:
+    """What a binding table decides of it."""
+    return [binding for binding, _, _ in touches(record) if isinstance(binding, Slot)]
+
+
+def has_node(record: Record) -> bool:
+    """Whether a graph can hold it: a dispatch always, a transfer whose place is known and stays the same memory."""
+    if isinstance(record, DispatchRecord):
+        return True
+    if isinstance(record, EventRecord | IndirectRecord):
+        return False
+    return not any(isinstance(binding, Slot) or binding.buffer._guarded for binding, _, _ in touches(record))
+
+
+def step_of(stream: Stream, record: Playable, table: Sequence[Buffer | BufferView]) -> Step:
     """One record made ready for a stream, under a binding table."""
     if isinstance(record, DispatchRecord):
-        check_grid(record.kernel, record.grid)
-        bindings = places([resolve(binding, table) for binding in record.bindings])
-        return Step(launch, (stream, program_of(record.kernel), record.grid, record.constants, bindings), NS_PER_LAUNCH)
+        return launch_step(stream, launching(record, [place(resolve(binding, table)) for binding in record.bindings]))
     target = place(resolve(record.target, table))
     if isinstance(record, FillRecord):
         return Step(fill, (stream, target, record.pattern))
@@ -109,9 +144,24 @@ def step_of(
     return Step(copy, (stream, place(resolve(record.source, table)), target, record.size))
 
 
-def launch(stream: Stream, program: Program, grid: Grid, constants: bytes, bindings: Sequence[Place]) -> None:
+def captured_step(
+    stream: Stream, record: DispatchRecord | FillRecord | UpdateRecord | CopyRecord, there: Mapping[Slot, Place]
+) -> Step:
+    """As `step_of`, by where the slots of dispatches are; nothing else has any."""
+    if not isinstance(record, DispatchRecord):
+        return step_of(stream, record, ())
+    bindings = [there[binding] if isinstance(binding, Slot) else place(binding) for binding in record.bindings]
+    return launch_step(stream, launching(record, bindings))
+
+
+def launch_step(stream: Stream, wanted: Launching) -> Step:
+    """A launch made ready for a stream."""
+    return Step(launch, (stream, wanted), NS_PER_LAUNCH)
+
+
+def launch(stream: Stream, wanted: Launching) -> None:
     """Run a kernel whose bindings have their addresses by now."""
-    stream.launch(program, grid, constants, [binding.address for binding in bindings])
+    stream.launch(wanted.program, wanted.grid, wanted.constants, wanted.addresses())
 
 
 def fill(stream: Stream, target: Place, pattern: bytes) -> None:
@@ -121,7 +171,7 @@ def fill(stream: Stream, target: Place, pattern: bytes) -> None:
 
 def write(stream: Stream, target: Place, data: memoryview) -> None:
     """Copy host bytes to the start of a range."""
-    stream.write(target.address, data)
+    stream.write(target.address, data, data.nbytes)
 
 
 def copy(stream: Stream, source: Place, target: Place, size: int) -> None:

@@ -12,6 +12,7 @@ from remora.drivers.cuda.executable import CudaExecutable
 from remora.drivers.cuda.memory import Block, Memory, PinnedPool
 from remora.drivers.cuda.queue import CudaQueue
 from remora.drivers.cuda.targets import targets
+from remora.drivers.cuda.virtual_memory import CudaPhysicalMemory, CudaReservation, page_size
 from remora.errors import NotFoundError, UnsupportedError
 from remora.hal.command_buffer import CommandBuffer
 from remora.hal.device import DeviceInfo, Heap
@@ -39,6 +40,7 @@ class CudaDevice(HostDevice[CudaQueue]):
         if ordinal >= count:
             raise NotFoundError(f"{uri}: there is no GPU {ordinal}, this machine has {count}; write cuda://0")
         device = call(driver.cuDeviceGet, ordinal)
+        self.ordinal = ordinal
         self.context = Context(device)
         self.context.enter()
         super().__init__(uri, facts(device))
@@ -80,6 +82,12 @@ class CudaDevice(HostDevice[CudaQueue]):
     def _late_buffer(self, size: int) -> CudaBuffer:
         return CudaBuffer(self, Block(self.memory, size))
 
+    def _reserve(self, size: int) -> CudaReservation:
+        return CudaReservation(self, size)
+
+    def _physical(self, size: int) -> CudaPhysicalMemory:
+        return CudaPhysicalMemory(self, size)
+
     def _load(self, target: Target, artifact: Any, info: ExecutableInfo, constants: tuple[int, ...]) -> CudaExecutable:
         return CudaExecutable(self, target, artifact, info, constants)
 
@@ -95,4 +103,5 @@ def facts(device: Any) -> DeviceInfo:
     capability = attribute(device, "COMPUTE_CAPABILITY_MAJOR"), attribute(device, "COMPUTE_CAPABILITY_MINOR")
     free, total = map(int, call(driver.cuMemGetInfo))
     heap = Heap("gpu", size=total, max_allocation=(free - free // RESERVE) // GRAIN * GRAIN, alignment=256)
-    return DeviceInfo(name, "cuda", targets(capability, int(call(driver.cuDriverGetVersion))), (heap,), QUEUE_COUNT)
+    keys = targets(capability, int(call(driver.cuDriverGetVersion)))
+    return DeviceInfo(name, "cuda", keys, (heap,), QUEUE_COUNT, page_size(device))

@@ -182,4 +182,4 @@ class CudaExecutable(Executable):
         return GlobalBlock(code, *place)
 
     def _global(self, rule: GlobalRule) -> CudaBuffer:
-        return CudaBuffer(self.device, self._globals[rule.name])  # type: ignore[arg-type]
+        return CudaBuffer(self.device, self._globals[rule.name])

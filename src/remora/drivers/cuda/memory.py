@@ -2,6 +2,7 @@
 
 Blocks come from the driver's own pool, which keeps what is given back for the next allocation. They are allocated and freed on a
 stream that does nothing else, so an allocation waits for no work; a block is freed when the last operation that uses it is done.
+Pages of virtual memory are taken one by one.
 """
 
 from __future__ import annotations
@@ -83,14 +84,52 @@ class Memory:
                 (code,) = driver.cuStreamSynchronize(self._stream)
             if code:
                 raise self._error(code, size)
-            self._buffers += 1
-            self._bytes += size
-            self._bytes_peak = max(self._bytes_peak, self._bytes)
+            self._count(size)
             return int(address)
+
+    def take_pages(self, size: int, page: int, properties: Any) -> tuple[Any, ...]:
+        """Handles of `size` bytes of physical memory, in pages of `page` bytes. Raises OutOfMemoryError as `take`."""
+        if size > self._total:
+            raise self._error(OUT_OF_MEMORY, size)
+        pages: list[Any] = []
+        try:
+            while len(pages) * page < size:
+                pages.append(self._page(size, page, properties))
+        except BaseException:
+            for handle in pages:
+                driver.cuMemRelease(handle)
+            raise
+        with self._lock:
+            self._book()
+            self._count(size)
+        return tuple(pages)
+
+    def _page(self, size: int, page: int, properties: Any) -> Any:
+        code, handle = driver.cuMemCreate(page, properties, 0)
+        if code == OUT_OF_MEMORY:  # the pool keeps what buffers gave back
+            self.shrink()
+            code, handle = driver.cuMemCreate(page, properties, 0)
+        if code:
+            raise self._error(code, size)
+        return handle
+
+    def shrink(self) -> None:
+        """Give what the pool keeps for the next allocation back to the GPU."""
+        self._context.enter()
+        with self._lock:
+            self._settle()
+            driver.cuStreamSynchronize(self._stream)
+            driver.cuMemPoolTrimTo(self._pool, 0)
+
+    def _count(self, size: int) -> None:
+        self._buffers += 1
+        self._bytes += size
+        self._bytes_peak = max(self._bytes_peak, self._bytes)
 
     def _error(self, code: Any, size: int) -> Error:
         if code != OUT_OF_MEMORY:
-            return failure(code, "cuMemAllocFromPoolAsync")
+            return failure(code, "allocating memory")
+        self._context.enter()
         free, total = call(driver.cuMemGetInfo)
         return OutOfMemoryError(
             f"asked for {size:,} bytes, {free:,} of {total:,} are free on the GPU: close a buffer, or end what else uses it",
@@ -113,11 +152,8 @@ class Memory:
 
     def close(self) -> None:
         """Free what was given back, and the pool's reserve."""
-        with self._lock:
-            self._settle()
-            driver.cuStreamSynchronize(self._stream)
-            driver.cuMemPoolTrimTo(self._pool, 0)
-            driver.cuStreamDestroy(self._stream)
+        self.shrink()
+        driver.cuStreamDestroy(self._stream)
 
     def _settle(self) -> None:
         self._book()

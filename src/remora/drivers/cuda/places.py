@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple, cast
 
-from remora.drivers.cuda.buffer import block_of
+from remora.drivers.cuda.buffer import CudaMemory, block_of
 from remora.drivers.cuda.executable import MAX_GRID
 from remora.errors import ClosedError, Status, UsageError
 
@@ -12,17 +12,17 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from remora.drivers.cuda.executable import CudaKernel, Program
-    from remora.drivers.cuda.memory import Block
     from remora.hal.buffer import Buffer, BufferView
     from remora.hal.executable import Grid, Kernel
+    from remora.hal.records import DispatchRecord
 
-__all__ = ["Place", "check_grid", "place", "places", "program_of"]
+__all__ = ["Launching", "Place", "check_grid", "launching", "place", "places", "program_of"]
 
 
 class Place(NamedTuple):
     """A range of a block, whose address may come late."""
 
-    block: Block
+    block: CudaMemory
     offset: int
     size: int
 
@@ -30,6 +30,25 @@ class Place(NamedTuple):
     def address(self) -> int:
         """Raises NotMadeError before the block is there."""
         return self.block.address + self.offset
+
+
+class Launching(NamedTuple):
+    """One run of a kernel, every binding resolved. It keeps memory and code alive."""
+
+    program: Program
+    grid: Grid
+    constants: bytes
+    bindings: list[Place]
+
+    def addresses(self) -> tuple[int, ...]:
+        """Of the bindings. Raises NotMadeError before their memory is there."""
+        return tuple(binding.address for binding in self.bindings)
+
+
+def launching(record: DispatchRecord, bindings: list[Place]) -> Launching:
+    """A record's launch, with these bindings. Raises UsageError for a grid that no GPU takes, ClosedError for closed code."""
+    check_grid(record.kernel, record.grid)
+    return Launching(program_of(record.kernel), record.grid, record.constants, bindings)
 
 
 def program_of(kernel: Kernel) -> Program:

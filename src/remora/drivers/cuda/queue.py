@@ -12,10 +12,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from remora.drivers.cuda._ffi import call, driver, failure
-from remora.drivers.cuda.buffer import block_of
-from remora.drivers.cuda.command_buffer import copy, fill, launch, step_of, write
+from remora.drivers.cuda.buffer import CudaMemory, block_of
+from remora.drivers.cuda.command_buffer import copy, fill, launch, step_of
+from remora.drivers.cuda.ferry import Ferry, needs_ferry
 from remora.drivers.cuda.memory import SLOT_BYTES
-from remora.drivers.cuda.places import Place, check_grid, place, places, program_of
+from remora.drivers.cuda.places import Launching, Place, check_grid, place, places, program_of
 from remora.drivers.cuda.stream import Stream
 from remora.errors import Error
 from remora.hal.host_bytes import BytesInPieces, HostBytes
@@ -26,10 +27,10 @@ from remora.hal.records import CopyRecord, DispatchRecord, FillRecord, IndirectR
 from remora.hal.stream_queue import StreamQueue
 
 if TYPE_CHECKING:
-    from remora.drivers.cuda.command_buffer import Recording
+    from remora.drivers.cuda.command_buffer import Changes, Recording
     from remora.drivers.cuda.device import CudaDevice
     from remora.drivers.cuda.executable import Program
-    from remora.drivers.cuda.memory import Block, Slot
+    from remora.drivers.cuda.memory import Slot
     from remora.hal.buffer import Buffer, BufferView
     from remora.hal.command_buffer import CommandBuffer
     from remora.hal.executable import Grid, Kernel
@@ -44,13 +45,14 @@ INLINE_BYTES = 64 << 10
 class CudaQueue(StreamQueue):
     """In-order execution on one stream."""
 
-    __slots__ = ("_context", "_marks", "_marks_address", "_pinned", "_stream")
+    __slots__ = ("_context", "_ferry", "_marks", "_marks_address", "_pinned", "_stream")
 
     def __init__(self, device: CudaDevice, ordinal: int) -> None:
         super().__init__(device, ordinal)
         self._context = device.context
         self._pinned = device.pinned
         self._stream = Stream()
+        self._ferry = Ferry(f"queue {ordinal}")
         self._marks_address = int(call(driver.cuMemHostAlloc, 8, 0))
         self._marks = ctypes.c_uint64.from_address(self._marks_address)
         self._marks.value = 0
@@ -62,6 +64,7 @@ class CudaQueue(StreamQueue):
 
     def destroy(self) -> None:
         """Give the stream back; the queue is closed."""
+        self._ferry.close()
         self._stream.destroy()
         self._marks = ctypes.c_uint64(self._marks.value)
         driver.cuMemFreeHost(self._marks_address)
@@ -97,7 +100,7 @@ class CudaQueue(StreamQueue):
     ) -> Timepoint:
         program = program_of(kernel)
         check_grid(kernel, grid)
-        blocks: list[Block] = []
+        blocks: list[CudaMemory] = []
         addresses: list[int] = []
         try:
             for binding in bindings:
@@ -105,7 +108,7 @@ class CudaQueue(StreamQueue):
                 blocks.append(block)
                 addresses.append(block.address + binding.offset)
         except NotMadeError:
-            return self._submit(launch, (self._stream, program, grid, constants, places(bindings)), 0, wait, signal)
+            return self._submit(launch, (self._stream, Launching(program, grid, constants, places(bindings))), 0, wait, signal)
         return self._submit(self._launch_at, (program, grid, constants, addresses, blocks), 0, wait, signal)
 
     def _dispatch_indirect(
@@ -120,21 +123,28 @@ class CudaQueue(StreamQueue):
         args = (kernel, program_of(kernel), place(grid), constants, places(bindings))
         return self._submit(self._launch_indirect, args, INLINE_NS, wait, signal)
 
-    def _launch_at(self, program: Program, grid: Grid, constants: bytes, addresses: Sequence[int], blocks: Sequence[Block]) -> None:
+    def _launch_at(
+        self, program: Program, grid: Grid, constants: bytes, addresses: Sequence[int], blocks: Sequence[CudaMemory]
+    ) -> None:
         self._stream.launch(program, grid, constants, addresses)
 
-    def _launch_indirect(
-        self, kernel: Kernel, program: Program, source: Place, constants: bytes, bindings: Sequence[Place]
-    ) -> None:
+    def _launch_indirect(self, kernel: Kernel, program: Program, source: Place, constants: bytes, bindings: list[Place]) -> None:
         words = memoryview(bytearray(GRID_BYTES))
         self._fetch(words, source.address)
         grid = read_grid(kernel, words)
         check_grid(kernel, grid)
-        launch(self._stream, program, grid, constants, bindings)
+        launch(self._stream, Launching(program, grid, constants, bindings))
+
+    def _get(self, into: memoryview, address: int) -> None:
+        """Bytes of the GPU's memory, after everything that was begun; pageable ones are there when this returns."""
+        if needs_ferry(into):
+            self._ferry.down(self._stream, into, address)
+        else:
+            self._stream.read(into, address, into.nbytes)
 
     def _fetch(self, into: memoryview, address: int) -> None:
-        """Bytes of the GPU's memory, after everything that was begun."""
-        self._stream.read(into, address, into.nbytes)
+        """Bytes of the GPU's memory, after everything that was begun: they are there when this returns."""
+        self._get(into, address)
         fault = self._synchronize()
         if fault is not None:
             raise fault
@@ -146,7 +156,17 @@ class CudaQueue(StreamQueue):
 
     def _update(self, buffer: Buffer, offset: int, data: memoryview, wait: Points, signal: Points) -> Timepoint:
         target = Place(block_of(buffer), offset, data.nbytes)
-        return self._submit(write, (self._stream, target, data), cost_of(data.nbytes), wait, signal)
+        return self._submit(self._run_write, (target, data), cost_of(data.nbytes), wait, signal)
+
+    def _run_write(self, target: Place, data: memoryview) -> None:
+        self._put(target.address, data)
+
+    def _put(self, address: int, data: memoryview) -> None:
+        """Host bytes into the GPU's memory; pageable ones may change when this returns."""
+        if needs_ferry(data):
+            self._ferry.up(self._stream, address, data)
+        else:
+            self._stream.write(address, data, data.nbytes)
 
     def _read(self, buffer: Buffer, offset: int, into: memoryview, wait: Points, signal: Points) -> Timepoint:
         source = Place(block_of(buffer), offset, into.nbytes)
@@ -156,7 +176,7 @@ class CudaQueue(StreamQueue):
         """Through pinned memory when it is small: then nothing waits for the stream."""
         slot = self._pinned.take() if 0 < source.size <= SLOT_BYTES else None
         if slot is None:
-            self._stream.read(into, source.address, source.size)
+            self._get(into, source.address)
         else:
             self._stream.read(slot.address, source.address, source.size)
             self._after = partial(self._hand_out, into, slot)
@@ -173,7 +193,7 @@ class CudaQueue(StreamQueue):
         return BytesInPieces(
             there.size,
             lambda start, into: self._fetch(into, there.address + start),
-            lambda start, data: self._stream.write(there.address + start, data),
+            lambda start, data: self._put(there.address + start, data),
         )
 
     # -- recordings -----------------------------------------------------------------------------------------------------------
@@ -187,12 +207,13 @@ class CudaQueue(StreamQueue):
         signal: Points,
     ) -> Timepoint:
         recording: Recording | None = commands.prepared
-        if recording is None or recording.graph is None or patched or self.device._profile is not None:
+        changes = None if recording is None or self.device._profile is not None else recording.changes(table, patched)
+        if recording is None or changes is None:
             return super()._execute(commands, table, patched, wait, signal)
-        return self._submit(self._run_graph, (recording,), 0, wait, signal)
+        return self._submit(self._run_graph, (recording, changes), 0, wait, signal)
 
-    def _run_graph(self, recording: Recording) -> None:
-        recording.launch(self._stream)
+    def _run_graph(self, recording: Recording, changes: Changes) -> None:
+        recording.launch(self._stream, changes)
 
     def _step(self, record: DispatchRecord | FillRecord | UpdateRecord | CopyRecord, table: Sequence[Buffer | BufferView]) -> Step:
         return step_of(self._stream, record, table)

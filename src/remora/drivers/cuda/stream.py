@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import ctypes
 from typing import TYPE_CHECKING, Any, Final
 
 from remora.drivers.cuda._ffi import call, driver, failure
-from remora.drivers.cuda.arguments import MAX_ARGUMENTS
+from remora.drivers.cuda.arguments import ArgumentBlock
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -16,8 +15,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Stream"]
 
-#: What `extra` of cuLaunchKernel points to: CU_LAUNCH_PARAM_BUFFER_POINTER, _BUFFER_SIZE, _END.
-BUFFER_POINTER, BUFFER_SIZE, END = 1, 2, 0
 FILLS: Final = {1: driver.cuMemsetD8Async, 2: driver.cuMemsetD16Async, 4: driver.cuMemsetD32Async}
 
 
@@ -27,22 +24,15 @@ class Stream:
     def __init__(self) -> None:
         self.handle = call(driver.cuStreamCreate, int(driver.CUstream_flags.CU_STREAM_NON_BLOCKING))
         self.dispatches = 0
-        self._arguments = ctypes.create_string_buffer(MAX_ARGUMENTS)
-        self._packed = memoryview(self._arguments).cast("B")
-        self._size = ctypes.c_size_t()
-        self._extra = (ctypes.c_void_p * 5)(
-            BUFFER_POINTER, ctypes.addressof(self._arguments), BUFFER_SIZE, ctypes.addressof(self._size), END
-        )
-        self._extra_address = ctypes.addressof(self._extra)
+        self._block = ArgumentBlock()
 
     def launch(self, program: Program, grid: Grid, constants: bytes, addresses: Sequence[int]) -> None:
         """Run a kernel. A grid without workgroups is none."""
         if not all(grid):
             self.dispatches += 1
             return
-        program.pack(self._packed, addresses, constants)
-        self._size.value = program.argument_bytes
-        (code,) = driver.cuLaunchKernel(program.function, *grid, *program.workgroup, 0, self.handle, 0, self._extra_address)
+        extra = self._block.fill(program, addresses, constants)
+        (code,) = driver.cuLaunchKernel(program.function, *grid, *program.workgroup, 0, self.handle, 0, extra)
         if code:
             raise failure(code, f"kernel {program.name}")
         self.dispatches += 1
@@ -52,10 +42,10 @@ class Stream:
         if size:
             call(FILLS[len(pattern)], address, int.from_bytes(pattern, "little"), size // len(pattern), self.handle)
 
-    def write(self, address: int, data: memoryview) -> None:
-        """Copy from host memory. Pageable memory may be used again when this returns."""
-        if data.nbytes:
-            call(driver.cuMemcpyHtoDAsync, address, data, data.nbytes, self.handle)
+    def write(self, address: int, data: Any, size: int) -> None:
+        """Copy from host memory: an address of pinned memory, or a buffer, which may be used again when this returns."""
+        if size:
+            call(driver.cuMemcpyHtoDAsync, address, data, size, self.handle)
 
     def read(self, into: Any, address: int, size: int) -> None:
         """Copy to host memory: an address of pinned memory, or a buffer, for which this waits."""

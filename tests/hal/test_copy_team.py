@@ -6,8 +6,8 @@ import threading
 import pytest
 
 from remora.errors import BusyError
-from remora.link import copy_team
-from remora.link.copy_team import ALIGNMENT, MOST, CopyTeam, helpers_here
+from remora.hal import copy_team
+from remora.hal.copy_team import ALIGNMENT, MOST, CopyTeam, helpers_here
 
 WIDE = 64 << 10
 
@@ -28,7 +28,7 @@ def team_of():
     yield make
     for team in teams:
         team.stop()
-    assert not [thread for thread in threading.enumerate() if thread.name == "remora bulk copy test"]
+    assert not [thread for thread in threading.enumerate() if thread.name == "test"]
 
 
 SIZES = [0, 1, WIDE - 1, WIDE, WIDE + 1, 3 * ALIGNMENT + 5, 17 * ALIGNMENT, 17 * ALIGNMENT + 1, (1 << 20) + 3]
