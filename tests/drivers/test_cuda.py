@@ -58,6 +58,26 @@ def test_d04_a_gpu_that_is_not_there_is_answered_with_how_many_there_are():
         remora.open("cuda://99")
 
 
+def test_d04_two_gpus_in_turn_on_one_thread():
+    """Each call is made in the context of its own GPU."""
+    need_cuda()
+    first = remora.open("cuda://0", retry=RETRY)
+    with first:
+        try:
+            second = remora.open("cuda://1", retry=RETRY)
+        except remora.NotFoundError:
+            pytest.skip("needs two GPUs; this machine has one")
+        with second:
+            fills = [gpu.load(samples.load("vector"))["fill_index"] for gpu in (first, second)]
+            buffers = [gpu.allocate(4 * N) for gpu in (first, second)]
+            for seed in range(20):
+                for gpu, fill, buffer in zip((first, second), fills, buffers, strict=True):
+                    gpu.queue.dispatch(fill, fill.grid_for(N), [buffer], (N, seed))
+                assert numbers(buffers[0]) == numbers(buffers[1])
+            second.close()
+            assert numbers(buffers[0])[:1] == [19]
+
+
 # -- recordings as graphs --------------------------------------------------------------------------------------------------------
 
 
