@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import ctypes
 from typing import TYPE_CHECKING, Any, Final
+from weakref import WeakKeyDictionary
 
 from remora.drivers.cuda._ffi import call, driver, failure
 from remora.drivers.cuda.arguments import MAX_ARGUMENTS
+from remora.drivers.cuda.launch import cluster_config
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -34,6 +36,8 @@ class Stream:
             BUFFER_POINTER, ctypes.addressof(self._arguments), BUFFER_SIZE, ctypes.addressof(self._size), END
         )
         self._extra_address = ctypes.addressof(self._extra)
+        #: What launches of programs with clusters take; the stream's own, because each launch changes it.
+        self._configs: WeakKeyDictionary[Program, Any] = WeakKeyDictionary()
 
     def launch(self, program: Program, grid: Grid, constants: bytes, addresses: Sequence[int]) -> None:
         """Run a kernel. A grid without workgroups is none."""
@@ -42,10 +46,23 @@ class Stream:
             return
         program.pack(self._packed, addresses, constants)
         self._size.value = program.argument_bytes
-        (code,) = driver.cuLaunchKernel(program.function, *grid, *program.workgroup, 0, self.handle, 0, self._extra_address)
+        if program.cluster is None:
+            (code,) = driver.cuLaunchKernel(
+                program.function, *grid, *program.workgroup, program.shared_bytes, self.handle, 0, self._extra_address
+            )
+        else:
+            code = self._launch_clusters(program, program.cluster, grid)
         if code:
             raise failure(code, f"kernel {program.name}")
         self.dispatches += 1
+
+    def _launch_clusters(self, program: Program, cluster: Grid, grid: Grid) -> Any:
+        config = self._configs.get(program)
+        if config is None:
+            config = self._configs[program] = cluster_config(program, cluster, self.handle)
+        config.gridDimX, config.gridDimY, config.gridDimZ = grid
+        (code,) = driver.cuLaunchKernelEx(config, program.function, 0, self._extra_address)
+        return code
 
     def fill(self, address: int, size: int, pattern: bytes) -> None:
         """Repeat a pattern of 1, 2 or 4 bytes."""
