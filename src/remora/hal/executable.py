@@ -50,7 +50,10 @@ MAX_SHARED_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class BindingRule:
-    """What a kernel asks of one binding: at least `bytes + scale * constants[constant]` bytes, at an aligned offset."""
+    """What a kernel asks of one binding: at least `bytes + scale * constants[constant]` bytes, at an aligned offset.
+
+    Example: `BindingRule("x", Access.READ, constant="n", scale=4)` is read, and has 4 bytes for each of `n` elements.
+    """
 
     name: str
     access: Access = Access.READ_WRITE
@@ -63,7 +66,7 @@ class BindingRule:
 
 @dataclass(frozen=True, slots=True)
 class ConstantRule:
-    """One constant: its name and type ("u32", "i32", "f32", "u64", "i64", "f64")."""
+    """One constant: its name and type ("u32", "i32", "f32", "u64", "i64", "f64"). Example: `ConstantRule("factor", "f32")`."""
 
     name: str
     type: str = "u32"
@@ -73,7 +76,7 @@ class ConstantRule:
 class GridRule:
     """How many workgroups cover a number of elements: each workgroup takes `elements` of them per dimension.
 
-    `fixed` gives a grid that the compiler baked in; then no other is accepted.
+    `fixed` gives a grid that the compiler baked in; then no other is accepted. Example: `GridRule((1024, 1, 1))`.
     """
 
     elements: Grid = (1, 1, 1)
@@ -86,6 +89,8 @@ class KernelInfo:
 
     Launch attributes (D04): `shared_bytes` is the dynamic shared memory of a workgroup, beside what its code declares; `cluster` is
     how many workgroups run together, in each direction, and a grid is whole clusters.
+
+    Example: `KernelInfo("scale", (BindingRule("x"),), (ConstantRule("n"),), workgroup=(128, 1, 1), shared_bytes=100 << 10)`.
     """
 
     name: str

@@ -15,7 +15,10 @@ __all__ = ["KernelVariant", "applied"]
 
 @dataclass(frozen=True, slots=True)
 class KernelVariant:
-    """What stands in the place of a kernel's own entries in one artifact; None and the empty name leave them."""
+    """What stands in the place of a kernel's own entries in one artifact; None and the empty name leave them.
+
+    Example: `variants={"cuda:sm_80": {"scale": KernelVariant(shared_bytes=0)}}` of `Bundle.from_parts`.
+    """
 
     export: str = ""
     workgroup: Grid | None = None
