@@ -120,7 +120,11 @@ def test_h19_a_manifest_that_lies_is_refused(gpu, kernel, told):
 
 
 def test_d04_shared_memory_is_what_the_gpu_has_and_clusters_are_refused(gpu):
-    """The stand-in gives a workgroup 64 KiB."""
+    """The stand-in gives a workgroup 64 KiB, of which matmul's own code takes 8."""
+    matmul = samples.load("matmul")
+    info = replace(matmul.info_for(GFX90A).kernels[0], shared_bytes=57345)
+    with pytest.raises(UsageError, match="gives a workgroup 57344, beside 8192 that the code declares: build it for smaller"):
+        gpu.load_artifact(GFX90A, matmul.artifact(GFX90A), (info,))
     kernel = next(kernel for kernel in VECTOR.kernels if kernel.name == "saxpy_f32")
     info = replace(kernel, workgroup=(256, 1, 1), shared_bytes=64 << 10)
     saxpy = gpu.load_artifact(GFX90A, VECTOR.artifact(GFX90A), (info,))["saxpy_f32"]

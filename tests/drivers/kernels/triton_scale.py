@@ -1,7 +1,7 @@
 """Builds triton_scale.rbundle and triton_scale_pairs.rbundle with Triton, for D04's tests. No GPU is needed.
 
-`pip install triton`, then `TRITON_PTXAS_PATH=$(which ptxas) python triton_scale.py` with CUDA 13.0's ptxas: drivers refuse
-code of a newer toolkit than they know. Made with Triton 3.9.
+`pip install triton`, then `TRITON_PTXAS_PATH=$(which ptxas) python triton_scale.py` with CUDA 13.0's ptxas: a driver may
+refuse code of a newer toolkit than it knows. Made with Triton 3.9.
 """
 
 from pathlib import Path
