@@ -4,6 +4,7 @@ Prints a table of medians. Needs a GPU, cuda-bindings and about 4 GiB of memory 
 """
 
 import ctypes
+import random
 import tempfile
 from pathlib import Path
 from statistics import median
@@ -17,6 +18,7 @@ from remora.bench.floors import RawEcho, RawMemory, RawStream
 from remora.bench.processes import Companion
 from remora.testing.server import ServerProcess
 
+TRITON = Path(__file__).parents[1] / "tests/drivers/kernels/triton_matmul.rbundle"
 ROUNDS, COPIES, RECORDED = 2000, 5, 1000
 GIB = 1 << 30
 #: Bytes of the smallest dispatch and of its answer on the wire.
@@ -118,25 +120,66 @@ def measure_device(uri, native, native_us, echo_us=0.0):
         floor = native_us + echo_us
         step = micros(lambda: queue.dispatch(empty, (1, 1, 1), ()).wait())
         row(f"{scheme}: dispatch + wait", step, "us", f"{step / floor:.2f}x of {floor:.1f} us, launch + sync and the raw echo")
-        commands = device.command_buffer()
-        for _ in range(RECORDED):
-            commands.dispatch(empty, (1, 1, 1), ())
-        commands.seal()
-        warm(graph)
-        recorded, graph_us = micros(lambda: queue.execute(commands).wait(), 200), micros(graph, 200)
-        row(
-            f"{scheme}: a recording of {RECORDED} dispatches",
-            recorded,
-            "us",
-            f"{recorded / graph_us:.2f}x of {graph_us:.0f} us, a native CUDA graph",
-        )
         with device.allocate(1 << 20) as buffer:
             many = micros(lambda: queue.dispatch(fill, fill.grid_for(1 << 18), [buffer], (1 << 18, 0)).wait(), 500)
             row(f"{scheme}: fill_index, 262,144 elements + wait", many, "us")
-        matmul = device.load(samples.load("matmul"))["matmul"]
-        with device.upload(bytes(1 << 20)) as x, device.upload(bytes(1 << 20)) as y, device.allocate(1 << 20) as z:
-            product = micros(lambda: queue.dispatch(matmul, matmul.grid_for(), [x, y, z]).wait(), 200)
-        row(f"{scheme}: matrix product + wait", product, "us")
+        measure_recordings(device, scheme, empty, fill, graph)
+        measure_products(device, scheme)
+
+
+def measure_recordings(device, scheme, empty, fill, graph):
+    """A recording beside the same native graph; one whose dispatches all take their memory from a table."""
+    queue, commands = device.queue, device.command_buffer()
+    for _ in range(RECORDED):
+        commands.dispatch(empty, (1, 1, 1), ())
+    commands.seal()
+    warm(graph)
+    recorded, graph_us = micros(lambda: queue.execute(commands).wait(), 200), micros(graph, 200)
+    beside = f"{recorded / graph_us:.2f}x of {graph_us:.0f} us, a native CUDA graph in this process"
+    row(f"{scheme}: a recording of {RECORDED} dispatches", recorded, "us", beside)
+    with device.command_buffer(slots=1) as commands, device.allocate(4096) as x, device.allocate(4096) as y:
+        for number in range(RECORDED):
+            commands.dispatch(fill, (1, 1, 1), [remora.Slot(0)], (16, number))
+        commands.seal()
+        tables = [[x], [y]]
+        row(f"{scheme}: as many with slots, the same table", micros(lambda: queue.execute(commands, tables[0]).wait(), 50), "us")
+
+        def turn():
+            tables.reverse()
+            queue.execute(commands, tables[0]).wait()
+
+        row(f"{scheme}: as many with slots, another table", micros(turn, 50), "us")
+
+
+def numbers(size, item):
+    """Random floats between 0.5 and 2: a GPU multiplies zeros faster."""
+    data = bytearray(random.Random(item).randbytes(size))
+    data[item - 1 :: item] = b"\x3f" * (size // item)
+    return data
+
+
+def measure_products(device, scheme):
+    """Matrix products, submitted without a wait between: float32 in plain C, and bf16 on the matrix units by Triton."""
+    queue = device.queue
+
+    def rate(kernel, size, item, count, constants=()):
+        buffers = [device.upload(numbers(item * size * size, item)) for _ in range(3)]
+
+        def run():
+            for _ in range(count):
+                queue.dispatch(kernel, kernel.grid_for(size, size), buffers, constants)
+            queue.wait_idle()
+
+        teraflops = 2 * size**3 * count / micros(run, 10) / 1e6
+        for buffer in buffers:
+            buffer.close()
+        return teraflops
+
+    plain = device.load(samples.load("matmul"))["matmul"]
+    row(f"{scheme}: products, float32, 512 x 512", rate(plain, 512, 4, 200), "TF/s")
+    if "cuda:sm_90a" in map(str, device.targets):
+        tritons = device.load(remora.Bundle.load(TRITON))["matmul"]
+        row(f"{scheme}: products, bf16, 4096 x 4096", rate(tritons, 4096, 2, 50, (4096, 4096, 4096, 0, 0)), "TF/s")
 
 
 def measure_copies(uri, floors):

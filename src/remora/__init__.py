@@ -30,7 +30,7 @@ from remora.hal.bundle import Bundle
 from remora.hal.command_buffer import CommandBuffer
 from remora.hal.device import Device, DeviceInfo
 from remora.hal.event import Event
-from remora.hal.executable import Executable, Kernel
+from remora.hal.executable import BindingRule, ConstantRule, Executable, GridRule, Kernel, KernelInfo
 from remora.hal.file import File
 from remora.hal.operation import OperationKind, OperationRecord
 from remora.hal.profile import Profile
@@ -39,10 +39,12 @@ from remora.hal.records import Patch, Slot
 from remora.hal.semaphore import Semaphore, Timepoint
 from remora.hal.target import Target
 from remora.hal.trace import Trace, trace
+from remora.hal.variant import KernelVariant
 from remora.hal.virtual_memory import PhysicalMemory, Placement, Reservation
 
 __all__ = [
     "Access",
+    "BindingRule",
     "BrokenError",
     "Buffer",
     "BufferView",
@@ -50,6 +52,7 @@ __all__ = [
     "BusyError",
     "ClosedError",
     "CommandBuffer",
+    "ConstantRule",
     "DeadlineError",
     "Device",
     "DeviceError",
@@ -60,8 +63,11 @@ __all__ = [
     "Event",
     "Executable",
     "File",
+    "GridRule",
     "Host",
     "Kernel",
+    "KernelInfo",
+    "KernelVariant",
     "LinkStatistics",
     "Mapping",
     "NotFoundError",

@@ -25,6 +25,7 @@ SOURCE = (
 def source(tmp_path):
     path = tmp_path / "twice.c"
     path.write_text(SOURCE)
+    (tmp_path / "empty.json").write_text("{}")
     return path
 
 
@@ -89,6 +90,8 @@ def test_d11_what_was_asked_for_and_has_no_compiler_is_an_error(without_compiler
         (["{source}", "--target", "tpu"], "there is no recipe for 'tpu'"),
         (["{source}", "--add", "vulkan"], "write TARGET=FILE"),
         (["{source}", "--add", "vulkan:a=gone.spv"], "there is no file gone.spv"),
+        (["gone.json"], "there is no file gone.json"),
+        (["{source.parent}/empty.json"], "empty.json has contracts and no code: give artifacts with --add TARGET=FILE"),
         (["{source}", "-o", "/nowhere/at/all.rbundle"], "there is no folder /nowhere/at"),
     ],
 )
@@ -97,6 +100,31 @@ def test_d11_wrong_words_are_told_and_nothing_is_written(remora_command, source,
     assert done.returncode == 2
     assert message in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_d04_a_cubin_becomes_a_bundle_whose_launch_inspect_shows(remora_command, tmp_path):
+    """Two kernels' contracts as JSON, and the code of another compiler."""
+    contracts, cubin, output = tmp_path / "tile.json", tmp_path / "tile.cubin", tmp_path / "tile.rbundle"
+    kernels = [{"name": "tile", "shared_bytes": 102400, "cluster": [2, 1, 1]}, {"name": "plain", "cluster": [1, 1, 1]}]
+    contracts.write_text(json.dumps({"kernels": kernels}))
+    cubin.write_bytes(b"code")
+    done = remora_command("build", str(contracts), "-o", str(output), "--add", f"cuda:sm_90={cubin}")
+    assert (done.returncode, done.stderr) == (0, "")
+    shown = remora_command("inspect", str(output)).stdout.splitlines()
+    assert [line for line in shown if line.startswith("launch")] == [
+        "launch    tile  102400 B of dynamic shared memory  clusters of 2 x 1 x 1 workgroups"]  # fmt: skip
+    tile, plain = json.loads(remora_command("inspect", str(output), "--json").stdout)["kernels"]
+    assert (tile["shared_bytes"], tile["cluster"]) == (102400, [2, 1, 1])
+    assert not {"shared_bytes", "cluster"} & plain.keys()
+    assert remora.Bundle.load(output).artifact(remora.Target("cuda", "sm_90")) == b"code"
+
+
+def test_d04_inspect_shows_a_variants_launch(remora_command, tmp_path):
+    variants = {"cuda:sm_80": {"tile": remora.KernelVariant(shared_bytes=0, cluster=(1, 1, 1))}}
+    kernel = remora.KernelInfo("tile", shared_bytes=4096, cluster=(2, 1, 1))
+    remora.Bundle.from_parts("tile", [kernel], {"cuda:sm_90": b"a", "cuda:sm_80": b"b"}, variants=variants).save(tmp_path / "t")
+    (line,) = [each for each in remora_command("inspect", str(tmp_path / "t")).stdout.splitlines() if "sm_80" in each]
+    assert line.split("  ")[-1].strip().endswith(", 0 B of dynamic shared memory, clusters of 1 x 1 x 1 workgroups")
 
 
 @pytest.mark.parametrize("name", ["vector", "matmul", "special"])

@@ -135,6 +135,19 @@ def test_a_missing_export_lists_what_is_there(load, plain):
         load(plain, [KernelInfo("add", export="sub")])
 
 
+def test_d04_dynamic_shared_memory_is_local_memory_beside_what_the_code_declares(cpu, load, plain):
+    out = cpu.allocate(12)
+    for shared in (0, 1, 100_000):
+        kernel = load(plain, [KernelInfo("local", (BindingRule("out"),), shared_bytes=shared)])["local"]
+        cpu.queue.dispatch(kernel, (3, 1, 1), [out]).wait(10)
+        assert out.read(timeout=10).cast("I").tolist() == [4096 + shared] * 3
+
+
+def test_d04_clusters_are_refused(load, plain):
+    with pytest.raises(UnsupportedError, match=r"empty runs in clusters of \(1, 2, 1\) workgroups, which the cpu driver does not"):
+        load(plain, [KernelInfo("empty", cluster=(1, 2, 1))])
+
+
 def test_a_kernel_may_have_another_name_than_its_export(cpu, load, plain):
     kernel = load(plain, [KernelInfo("other", (BindingRule("cells"),), export="mark")])["other"]
     cells = cpu.upload(bytes(8))

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -44,6 +45,13 @@ def test_d02_the_facts_are_the_devices(device):
     assert info.heaps[0].size >= info.heaps[0].max_allocation > 0
     assert info.page_size == 0
     assert len(device.queues) == 4
+
+
+@pytest.mark.parametrize("attributes", [{"shared_bytes": 64}, {"cluster": (2, 1, 1)}])
+def test_d04_launch_attributes_are_refused(device, attributes):
+    text = "kernel void pixel(global uint *out, uint value) { out[0] = value; }"
+    with pytest.raises(remora.UnsupportedError, match=r"pixel .* which the opencl driver does not have"):
+        load(device, text, replace(PIXEL, **attributes))
 
 
 def test_d02_a_device_is_chosen_by_number_or_by_name(device):

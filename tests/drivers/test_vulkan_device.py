@@ -247,6 +247,12 @@ class TestLimits:
         with pytest.raises(UnsupportedError, match=f"takes {most} bytes of push constants, 8 for each binding"):
             device.load_artifact(target, artifact, (info,))
 
+    @pytest.mark.parametrize("attributes", [{"shared_bytes": 64}, {"cluster": (2, 1, 1)}])
+    def test_d04_launch_attributes(self, device, attributes):
+        target, artifact = samples.load("vector").select(device.targets)
+        with pytest.raises(UnsupportedError, match=r"empty .* which the vulkan driver does not have"):
+            device.load_artifact(target, artifact, (KernelInfo("empty", **attributes),))
+
     @pytest.mark.parametrize(("capability", "message"), [(4, "capability 4, which remora does not"), (6, "capability 6")])
     def test_h19_a_capability_that_is_not_there(self, device, capability, message):
         target, artifact = samples.load("vector").select(device.targets)

@@ -84,6 +84,8 @@ def kernels(draw):
         draw(st.tuples(*[st.integers(1, 64)] * 3)),
         GridRule(draw(grids), draw(st.none() | grids)),
         draw(st.just("") | names),
+        draw(st.just(0) | st.integers(0, 1 << 20)),
+        draw(st.sampled_from([(1, 1, 1), (2, 1, 1), (1, 4, 4), (16, 1, 1)])),
     )
 
 
@@ -229,6 +231,16 @@ MUTATIONS = [
     ((*K0, "workgroup", 2), 1 << 16, r"kernels\[0\].workgroup\[2\] must be a whole number from 1 to 65535"),
     ((*K0, "workgroup", 0), 0, r"kernels\[0\].workgroup\[0\]"),
     ((*K0, "workgroup", 0), 1.0, r"kernels\[0\].workgroup\[0\]"),
+    ((*K0, "shared_bytes"), -1, r"kernels\[0\].shared_bytes of add must be a whole number from 0 to 1048576, not -1"),
+    ((*K0, "shared_bytes"), (1 << 20) + 1, r"kernels\[0\].shared_bytes of add must be .* 1048576, not 1048577"),
+    ((*K0, "shared_bytes"), True, r"kernels\[0\].shared_bytes of add must be a whole number"),
+    ((*K0, "shared_bytes"), None, r"kernels\[0\].shared_bytes of add must be a whole number"),
+    ((*K0, "cluster"), 2, r"kernels\[0\].cluster of add must be a list of 3"),
+    ((*K0, "cluster"), [2, 1], r"kernels\[0\].cluster of add must be a list of 3"),
+    ((*K0, "cluster"), [1, 0, 1], r"kernels\[0\].cluster of add\[1\] must be a whole number from 1 to 16, not 0"),
+    ((*K0, "cluster"), [17, 1, 1], r"kernels\[0\].cluster of add\[0\] must be a whole number from 1 to 16, not 17"),
+    ((*K0, "cluster"), [4, 4, 2], r"kernels\[0\].cluster of add has 32 workgroups, 16 are the most: not \(4, 4, 2\)"),
+    ((*K0, "clusters"), [1, 1, 1], r"kernels\[0\].clusters is unknown; known here: .*, shared_bytes, cluster"),
     ((*K0, "grid"), [], r"kernels\[0\].grid must be an object"),
     ((*K0, "grid", "elements", 1), 0, r"kernels\[0\].grid.elements\[1\]"),
     ((*K0, "grid", "fixed"), "x", r"kernels\[0\].grid.fixed must be a list"),

@@ -1,4 +1,7 @@
-"""`remora build`: one kernel source, one bundle with machine code for many targets (D11)."""
+"""`remora build`: one kernel source, one bundle with machine code for many targets (D11).
+
+A source `kernels.json` has the contracts alone, as a manifest has them (`{"kernels": [...]}`): then every artifact is added.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ from remora.builder.build import Built, Outcome, build
 from remora.cli.show import CONSOLE, amount, duration, fact, waiting
 from remora.errors import NotFoundError, UsageError
 from remora.hal.bundle import Bundle
+from remora.hal.manifest import parse_info
 from remora.hal.target import Target, parse_target
 
 __all__ = ["add_arguments", "run"]
@@ -18,7 +22,9 @@ SUFFIX = ".rbundle"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `remora build`."""
-    parser.add_argument("source", metavar="SOURCE", type=Path, help="a kernel source in C; with --iree a model in MLIR")
+    parser.add_argument(
+        "source", metavar="SOURCE", type=Path, help="a kernel source in C; with --iree a model in MLIR; contracts in .json"
+    )
     parser.add_argument("-o", "--output", metavar="FILE", type=Path, help="the bundle (SOURCE with .rbundle, in this folder)")
     parser.add_argument(
         "--target",
@@ -47,7 +53,12 @@ def run(args: argparse.Namespace) -> int:
     if not output.parent.is_dir():
         raise NotFoundError(f"there is no folder {output.parent}; make it, or give another -o")
     with waiting(f"building {args.source}"):
-        built = model(args.source, asked, added) if args.iree else build(args.source, asked, added, report)
+        if args.iree:
+            built = model(args.source, asked, added)
+        elif args.source.suffix == ".json":
+            built = contracts(args.source, asked, added)
+        else:
+            built = build(args.source, asked, added, report)
     for target, artifact in added.items():
         fact(label(target), amount(len(artifact), "B"), "as given")
     write(built.bundle, output)
@@ -61,6 +72,15 @@ def model(source: Path, asked: list[str], added: dict[Target, bytes]) -> Built:
     if added:
         raise UsageError("--add goes with a kernel source: what it adds would need the names and grids of the model's kernels")
     return import_model(source, asked, report)
+
+
+def contracts(source: Path, asked: list[str], added: dict[Target, bytes]) -> Built:
+    """What a file of contracts makes: nothing is compiled."""
+    if not source.is_file():
+        raise NotFoundError(f"there is no file {source}; check the path")
+    if asked or not added:
+        raise UsageError(f"{source.name} has contracts and no code: give artifacts with --add TARGET=FILE, and no --target")
+    return Built(Bundle.from_parts(source.stem, parse_info(source.read_bytes()), added))
 
 
 def write(bundle: Bundle, output: Path) -> None:

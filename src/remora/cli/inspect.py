@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,9 @@ from remora.hal.specialization import ExecutableInfo
 from remora.hal.target import Target
 
 __all__ = ["add_arguments", "run"]
+
+#: A kernel that has nothing but a name.
+PLAIN = KernelInfo("")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -37,8 +41,18 @@ def run(args: argparse.Namespace) -> int:
     print()
     columns = ("kernel", "parameter", "type", "at least", "aligned", "workgroup", "grid")
     table(columns, [row for kernel in bundle.kernels for row in kernel_rows(kernel)])
+    print_launches(bundle.kernels)
     print_specials(bundle.info)
     return 0
+
+
+def print_launches(kernels: Sequence[KernelInfo]) -> None:
+    """Launch attributes, of kernels that have some."""
+    told = [(kernel.name, launch) for kernel in kernels if (launch := launch_of(kernel, PLAIN))]
+    if told:
+        print()
+    for name, launch in told:
+        fact("launch", name, *launch)
 
 
 def print_specials(info: ExecutableInfo) -> None:
@@ -56,7 +70,11 @@ def target_row(bundle: Bundle, name: str, sizes: dict[str, int]) -> tuple[str, s
     """A target, and what its artifact has otherwise than the bundle says."""
     target = next(each for each in bundle.targets if str(each) == name)
     pairs = zip(bundle.kernels, bundle.info_for(target).kernels, strict=True)
-    other = [f"{own.name}: workgroup {shown(own.workgroup)}, grid {grid_of(own.grid)}" for kernel, own in pairs if own != kernel]
+    other = [
+        ", ".join([f"{own.name}: workgroup {shown(own.workgroup)}", f"grid {grid_of(own.grid)}", *launch_of(own, kernel)])
+        for kernel, own in pairs
+        if own != kernel
+    ]
     return name, amount(sizes[name], "B"), "; ".join(other)
 
 
@@ -68,6 +86,12 @@ def kernel_rows(kernel: KernelInfo) -> list[tuple[str, ...]]:
     return [
         (kernel.name, *row, *facts) if not index else ("", *row, "", "") for index, row in enumerate(rows or [("none", "", "", "")])
     ]
+
+
+def launch_of(kernel: KernelInfo, usual: KernelInfo) -> list[str]:
+    """The launch attributes that a kernel has otherwise than `usual` has."""
+    shared = [f"{kernel.shared_bytes} B of dynamic shared memory"] if kernel.shared_bytes != usual.shared_bytes else []
+    return [*shared, f"clusters of {shown(kernel.cluster)} workgroups"] if kernel.cluster != usual.cluster else shared
 
 
 def access_of(rule: BindingRule) -> str:

@@ -7,13 +7,13 @@ and is then checked against the size and SHA-256 in the manifest. Equal content 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeAlias, final
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, final
 
 from remora.errors import NotFoundError, UsageError
 from remora.hal.dlpack import host_bytes
 from remora.hal.manifest import MAX_MANIFEST_BYTES, Manifest, Member, encode_manifest, parse_manifest
 from remora.hal.specialization import ExecutableInfo
-from remora.hal.target import Target, choose_target
+from remora.hal.target import Target, choose_target, parse_target
 from remora.hal.variant import applied
 
 if TYPE_CHECKING:
@@ -32,11 +32,14 @@ _BROKEN = (EOFError, NotImplementedError, RuntimeError, ValueError, LookupError,
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 
 Place: TypeAlias = "str | os.PathLike[str]"
+T = TypeVar("T")
 
 
 @final
 class Bundle:
-    """Kernels for many targets. Made by `Bundle.load(path)`; `device.load(bundle)` takes the artifact that fits.
+    """Kernels for many targets. `Bundle.load(path)` reads a file of them, `Bundle.from_parts` takes what another compiler made.
+
+    `device.load(bundle)` takes the artifact that fits.
 
     Example: `kernels = device.load(Bundle.load("vector.rbundle")); add = kernels["add_i32"]`. A bundle never changes.
     """
@@ -73,26 +76,26 @@ class Bundle:
         cls,
         name: str,
         kernels: ExecutableInfo | Sequence[KernelInfo],
-        artifacts: Mapping[Target, bytes],
+        artifacts: Mapping[Target, Any] | Mapping[str, Any],
         sources: Mapping[str, bytes] | None = None,
-        variants: Mapping[Target, Mapping[str, KernelVariant]] | None = None,
+        variants: Mapping[Target, Mapping[str, KernelVariant]] | Mapping[str, Mapping[str, KernelVariant]] | None = None,
     ) -> Bundle:
         """A bundle of contracts, artifacts by target, and source files by name. Raises UsageError as `load` does.
 
         `kernels` is all that the manifest says of the code, or the kernels alone. `variants` are what single artifacts have
-        otherwise, by the names of kernels.
+        otherwise, by the names of kernels. A target may be written out.
+
+        Example: `Bundle.from_parts("scale", [KernelInfo("scale", ...)], {"cuda:sm_90": cubin}).save("scale.rbundle")`.
         """
+        artifacts, others = _by_target(artifacts), _by_target(variants or {})
         contents: dict[str, bytes] = {}
 
         def member(file: str, data: Any, target: Target | None) -> Member:
             contents[file] = content = bytes(host_bytes(data))
-            other = (variants or {}).get(target, {}) if target is not None else {}
+            other = others.get(target, {}) if target is not None else {}
             return Member(file, len(content), _sha256(content), target, other)
 
-        made = [
-            member(f"artifacts/{target.family}/{target.key}/{name}", artifacts[target], Target(*target))
-            for target in sorted(artifacts)
-        ]
+        made = [member(f"artifacts/{target.family}/{target.key}/{name}", artifacts[target], target) for target in sorted(artifacts)]
         told = [member(f"sources/{file}", data, None) for file, data in sorted((sources or {}).items())]
         manifest = parse_manifest(encode_manifest(Manifest(name, ExecutableInfo.of(kernels), tuple(made), tuple(told))))
         return cls(manifest, lambda each: contents[each.file])
@@ -178,6 +181,10 @@ class Bundle:
         if len(content) != member.bytes or _sha256(content) != member.sha256:
             raise UsageError(f"{self.name}: {member.file} is not what the manifest says it is; get the bundle again")
         return content
+
+
+def _by_target(parts: Mapping[Target, T] | Mapping[str, T]) -> dict[Target, T]:
+    return {parse_target(target) if isinstance(target, str) else Target(*target): part for target, part in parts.items()}
 
 
 class _Archive:

@@ -23,17 +23,37 @@ if TYPE_CHECKING:
     from remora.hal.exports import Export
     from remora.hal.target import Target
 
-__all__ = ["BindingRule", "ConstantRule", "Constants", "Executable", "Grid", "GridRule", "Kernel", "KernelInfo"]
+__all__ = [
+    "MAX_CLUSTER",
+    "MAX_SHARED_BYTES",
+    "NO_CLUSTER",
+    "BindingRule",
+    "ConstantRule",
+    "Constants",
+    "Executable",
+    "Grid",
+    "GridRule",
+    "Kernel",
+    "KernelInfo",
+]
 
 Grid: TypeAlias = "tuple[int, int, int]"
 Constants: TypeAlias = "bytes | Sequence[int | float]"
 
 MAX_GRID = (1 << 32) - 1, (1 << 32) - 1, (1 << 16) - 1
+#: A cluster of one workgroup is none.
+NO_CLUSTER = 1, 1, 1
+#: Most workgroups in a cluster, and most bytes of dynamic shared memory of a workgroup, that a manifest may ask for.
+MAX_CLUSTER = 16
+MAX_SHARED_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class BindingRule:
-    """What a kernel asks of one binding: at least `bytes + scale * constants[constant]` bytes, at an aligned offset."""
+    """What a kernel asks of one binding: at least `bytes + scale * constants[constant]` bytes, at an aligned offset.
+
+    Example: `BindingRule("x", Access.READ, constant="n", scale=4)` is read, and has 4 bytes for each of `n` elements.
+    """
 
     name: str
     access: Access = Access.READ_WRITE
@@ -46,7 +66,7 @@ class BindingRule:
 
 @dataclass(frozen=True, slots=True)
 class ConstantRule:
-    """One constant: its name and type ("u32", "i32", "f32", "u64", "i64", "f64")."""
+    """One constant: its name and type ("u32", "i32", "f32", "u64", "i64", "f64"). Example: `ConstantRule("factor", "f32")`."""
 
     name: str
     type: str = "u32"
@@ -56,7 +76,7 @@ class ConstantRule:
 class GridRule:
     """How many workgroups cover a number of elements: each workgroup takes `elements` of them per dimension.
 
-    `fixed` gives a grid that the compiler baked in; then no other is accepted.
+    `fixed` gives a grid that the compiler baked in; then no other is accepted. Example: `GridRule((1024, 1, 1))`.
     """
 
     elements: Grid = (1, 1, 1)
@@ -65,7 +85,13 @@ class GridRule:
 
 @dataclass(frozen=True, slots=True)
 class KernelInfo:
-    """The contract of one entry point, as the manifest has it. `export` is its name inside the artifacts."""
+    """The contract of one entry point, as the manifest has it. `export` is its name inside the artifacts.
+
+    Launch attributes (D04): `shared_bytes` is the dynamic shared memory of a workgroup, beside what its code declares; `cluster` is
+    how many workgroups run together, in each direction, and a grid is whole clusters.
+
+    Example: `KernelInfo("scale", (BindingRule("x"),), (ConstantRule("n"),), workgroup=(128, 1, 1), shared_bytes=100 << 10)`.
+    """
 
     name: str
     bindings: tuple[BindingRule, ...] = ()
@@ -73,6 +99,8 @@ class KernelInfo:
     workgroup: Grid = (1, 1, 1)
     grid: GridRule = GridRule()
     export: str = ""
+    shared_bytes: int = 0
+    cluster: Grid = NO_CLUSTER
 
 
 class Kernel:
@@ -81,13 +109,14 @@ class Kernel:
     Example: `queue.dispatch(add, add.grid_for(n), [x, y, out], (n,))`.
     """
 
-    __slots__ = ("_extents", "_pack", "constant_bytes", "executable", "info", "name", "ordinal")
+    __slots__ = ("_cluster", "_extents", "_pack", "constant_bytes", "executable", "info", "name", "ordinal")
 
     def __init__(self, executable: Executable, ordinal: int, info: KernelInfo) -> None:
         self.executable = executable
         self.ordinal = ordinal
         self.info = info
         self.name = info.name
+        self._cluster = None if info.cluster == NO_CLUSTER else info.cluster
         self._pack = struct.Struct("<" + "".join(CONSTANT_CODES[rule.type] for rule in info.constants))
         self.constant_bytes = self._pack.size
         names = [rule.name for rule in info.constants]
@@ -100,7 +129,7 @@ class Kernel:
         return f"<Kernel {self.name}: {len(self.info.bindings)} bindings, {len(self.info.constants)} constants>"
 
     def grid_for(self, *elements: int) -> Grid:
-        """The workgroup counts that cover this many elements (one number per dimension, up to three).
+        """The workgroup counts that cover this many elements (one number per dimension, up to three), in whole clusters.
 
         Raises UsageError for more than three numbers or a negative one.
         """
@@ -110,7 +139,8 @@ class Kernel:
         if rule.fixed is not None:
             return rule.fixed
         sizes = (*elements, 1, 1, 1)[:3]
-        x, y, z = (-(-size // each) for size, each in zip(sizes, rule.elements, strict=True))
+        counts = [-(-size // each) for size, each in zip(sizes, rule.elements, strict=True)]
+        x, y, z = (-(-count // each) * each for count, each in zip(counts, self.info.cluster, strict=True))
         return x, y, z
 
     def pack(self, constants: Constants) -> bytes:
@@ -193,6 +223,8 @@ class Kernel:
             raise UsageError(f"{self.name}: a grid is three whole numbers (x, y, z), not {grid!r}") from None
         if not (0 <= x <= MAX_GRID[0] and 0 <= y <= MAX_GRID[1] and 0 <= z <= MAX_GRID[2]):
             raise UsageError(f"{self.name}: the grid {grid} is outside 0 to {MAX_GRID}", code=Status.OUT_OF_RANGE)
+        if self._cluster is not None and any(count % each for count, each in zip(grid, self._cluster, strict=True)):
+            raise UsageError(f"{self.name} runs in clusters of {self._cluster} workgroups; the grid {grid} is no multiple of that")
 
 
 class Executable(Mapping[str, Kernel]):

@@ -14,7 +14,10 @@
 Everything is checked and nothing is guessed: an unknown key, a wrong type or an absurd size is a UsageError that names the place,
 such as `kernels[0].bindings[1].access`. Keys with a default in hal.executable may be left out; writing writes them all, but
 `constants` (for specialization), `globals` and `variants` only where there are some. Without an ordinal a constant follows the one
-before. `variants` are what one artifact has otherwise: the export, workgroup and grid of some of its kernels.
+before. `variants` are what one artifact has otherwise: the export, workgroup, grid and launch attributes of some of its kernels.
+
+Launch attributes of a kernel are written only where they are not the default: `"shared_bytes": 102400` is dynamic shared memory of
+a workgroup (0 to 1 MiB), `"cluster": [2, 1, 1]` how many workgroups run together in each direction (16 in all at most).
 """
 
 from __future__ import annotations
@@ -27,7 +30,16 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from remora.errors import UnsupportedError, UsageError
 from remora.hal.buffer import Access
-from remora.hal.executable import MAX_GRID, BindingRule, ConstantRule, GridRule, KernelInfo
+from remora.hal.executable import (
+    MAX_CLUSTER,
+    MAX_GRID,
+    MAX_SHARED_BYTES,
+    NO_CLUSTER,
+    BindingRule,
+    ConstantRule,
+    GridRule,
+    KernelInfo,
+)
 from remora.hal.specialization import CONSTANT_CODES, ExecutableInfo, GlobalRule, SpecializationRule
 from remora.hal.target import Target
 from remora.hal.variant import KernelVariant
@@ -66,6 +78,8 @@ _ACCESS = {"read": Access.READ, "write": Access.WRITE, "read_write": Access.READ
 _NAME = re.compile(r"[^\x00-\x1f\x7f]{1,256}")
 #: One component of a path inside the bundle: no separator, no leading dot.
 _FILE = re.compile(r"[A-Za-z0-9_+-][A-Za-z0-9_.+-]{0,126}")
+#: Keys of launch attributes, in a kernel and in a variant.
+_LAUNCH = ("shared_bytes", "cluster")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 T = TypeVar("T")
@@ -98,6 +112,10 @@ class _Node:
 
     value: Any
     path: str
+
+    def of(self, kernel: str) -> _Node:
+        """The same, with the kernel's name in messages."""
+        return replace(self, path=f"{self.path} of {kernel}")
 
     def refuse(self, wanted: str) -> UsageError:
         """The error that says what should stand here."""
@@ -258,7 +276,7 @@ def _global(node: _Node) -> GlobalRule:
 
 
 def _kernel(node: _Node) -> KernelInfo:
-    fields = node.fields(("name",), ("export", "bindings", "constants", "workgroup", "grid"))
+    fields = node.fields(("name",), ("export", "bindings", "constants", "workgroup", "grid", *_LAUNCH))
     constants: tuple[ConstantRule, ...] = ()
     if "constants" in fields:
         constants = _unique(fields["constants"].items(MAX_CONSTANTS), _constant, lambda rule: rule.name)
@@ -267,13 +285,16 @@ def _kernel(node: _Node) -> KernelInfo:
     if "bindings" in fields:
         nodes = fields["bindings"].items(MAX_BINDINGS)
         bindings = _unique(nodes, lambda each: _binding(each, types), lambda rule: rule.name)
+    name = fields["name"].name()
     return KernelInfo(
-        name=fields["name"].name(),
+        name=name,
         bindings=bindings,
         constants=constants,
         workgroup=_triple(fields["workgroup"], 1) if "workgroup" in fields else (1, 1, 1),
         grid=_grid(fields["grid"]) if "grid" in fields else GridRule(),
         export=fields["export"].name() if "export" in fields and fields["export"].value != "" else "",
+        shared_bytes=_shared(fields["shared_bytes"], name) if "shared_bytes" in fields else 0,
+        cluster=_cluster(fields["cluster"], name) if "cluster" in fields else NO_CLUSTER,
     )
 
 
@@ -316,6 +337,17 @@ def _triple(node: _Node, low: int, high: tuple[int, int, int] = MAX_GRID) -> tup
     return x, y, z
 
 
+def _shared(node: _Node, kernel: str) -> int:
+    return node.of(kernel).whole(0, MAX_SHARED_BYTES)
+
+
+def _cluster(node: _Node, kernel: str) -> tuple[int, int, int]:
+    x, y, z = sizes = _triple(node.of(kernel), 1, (MAX_CLUSTER, MAX_CLUSTER, MAX_CLUSTER))
+    if x * y * z > MAX_CLUSTER:
+        raise UsageError(f"manifest: {node.of(kernel).path} has {x * y * z} workgroups, {MAX_CLUSTER} are the most: not {sizes}")
+    return sizes
+
+
 def _artifact(node: _Node, kernels: dict[str, str]) -> Member:
     fields = node.fields(("target", "file", "bytes", "sha256"), ("variants",))
     target = fields["target"]
@@ -326,15 +358,17 @@ def _artifact(node: _Node, kernels: dict[str, str]) -> Member:
     if "variants" not in fields:
         return member
     there = fields["variants"].fields((), kernels)
-    return replace(member, variants={name: _variant(each) for name, each in there.items()})
+    return replace(member, variants={name: _variant(each, name) for name, each in there.items()})
 
 
-def _variant(node: _Node) -> KernelVariant:
-    fields = node.fields((), ("export", "workgroup", "grid"))
+def _variant(node: _Node, kernel: str) -> KernelVariant:
+    fields = node.fields((), ("export", "workgroup", "grid", *_LAUNCH))
     return KernelVariant(
         fields["export"].name() if "export" in fields else "",
         _triple(fields["workgroup"], 1) if "workgroup" in fields else None,
         _grid(fields["grid"]) if "grid" in fields else None,
+        _shared(fields["shared_bytes"], kernel) if "shared_bytes" in fields else None,
+        _cluster(fields["cluster"], kernel) if "cluster" in fields else None,
     )
 
 
@@ -389,7 +423,11 @@ def _info_value(info: ExecutableInfo) -> dict[str, Any]:
 
 
 def _kernel_value(kernel: KernelInfo) -> dict[str, Any]:
+    launch: dict[str, Any] = {"shared_bytes": kernel.shared_bytes} if kernel.shared_bytes else {}
+    if kernel.cluster != NO_CLUSTER:
+        launch["cluster"] = kernel.cluster
     return {
+        **launch,
         "name": kernel.name,
         "export": kernel.export,
         "workgroup": kernel.workgroup,
@@ -430,4 +468,8 @@ def _variant_value(variant: KernelVariant) -> dict[str, Any]:
         value["workgroup"] = variant.workgroup
     if variant.grid is not None:
         value["grid"] = _grid_value(variant.grid)
+    if variant.shared_bytes is not None:
+        value["shared_bytes"] = variant.shared_bytes
+    if variant.cluster is not None:
+        value["cluster"] = variant.cluster
     return value

@@ -258,7 +258,10 @@ EXPORT int hipInit(unsigned flags) { return devices < 0 ? INVALID_DEVICE : OK; }
 EXPORT int hipGetDeviceCount(int *count) { *count = devices; return devices ? OK : NO_DEVICE; }
 EXPORT int hipSetDevice(int device) { current = device; return device < devices ? OK : INVALID_DEVICE; }
 EXPORT int hipDeviceGetName(char *name, int size, int device) { strncpy(name, "stand-in, no GPU", size); return OK; }
-EXPORT int hipDeviceGetAttribute(int *value, int attribute, int device) { *value = attribute == 10013 && values; return OK; }
+EXPORT int hipDeviceGetAttribute(int *value, int attribute, int device) {
+  *value = attribute == 74 ? 65536 : attribute == 10013 && values;  // shared memory of a workgroup; whether streams write values
+  return OK;
+}
 EXPORT int hipMemGetInfo(size_t *free_bytes, size_t *total) { *free_bytes = limit - used[current], *total = limit; return OK; }
 EXPORT int hipMalloc(void **place, size_t size) { return make(place, size, 0); }
 EXPORT int hipHostMalloc(void **place, size_t size, unsigned flags) { return make(place, size, 1); }

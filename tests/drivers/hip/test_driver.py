@@ -3,6 +3,7 @@
 import os
 import struct
 import threading
+from dataclasses import replace
 
 import pytest
 from tests.hip_standin import Standin, built, gpu, standin, standin_library  # noqa: F401 - fixtures
@@ -116,6 +117,22 @@ def test_h19_code_for_another_gpu_does_not_reach_the_runtime(standin):
 def test_h19_a_manifest_that_lies_is_refused(gpu, kernel, told):
     with pytest.raises(UsageError, match=told):
         gpu.load_artifact(GFX90A, VECTOR.artifact(GFX90A), ExecutableInfo((kernel,)))
+
+
+def test_d04_shared_memory_is_what_the_gpu_has_and_clusters_are_refused(gpu):
+    """The stand-in gives a workgroup 64 KiB, of which matmul's own code takes 8."""
+    matmul = samples.load("matmul")
+    info = replace(matmul.info_for(GFX90A).kernels[0], shared_bytes=57345)
+    with pytest.raises(UsageError, match="gives a workgroup 57344, beside 8192 that the code declares: build it for smaller"):
+        gpu.load_artifact(GFX90A, matmul.artifact(GFX90A), (info,))
+    kernel = next(kernel for kernel in VECTOR.kernels if kernel.name == "saxpy_f32")
+    info = replace(kernel, workgroup=(256, 1, 1), shared_bytes=64 << 10)
+    saxpy = gpu.load_artifact(GFX90A, VECTOR.artifact(GFX90A), (info,))["saxpy_f32"]
+    assert saxpy.program.shared_bytes == 64 << 10
+    with pytest.raises(UsageError, match="asks for 65537 bytes of dynamic shared memory; this GPU gives a workgroup 65536: build"):
+        gpu.load_artifact(GFX90A, VECTOR.artifact(GFX90A), (replace(info, shared_bytes=65537),))
+    with pytest.raises(UnsupportedError, match=r"clusters of \(2, 1, 1\) workgroups, which the hip driver does not have"):
+        gpu.load_artifact(GFX90A, VECTOR.artifact(GFX90A), (replace(info, cluster=(2, 1, 1)),))
 
 
 def test_h19_a_kernel_that_is_not_there_is_answered_with_those_that_are(gpu):

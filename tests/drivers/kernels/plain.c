@@ -79,8 +79,17 @@ KERNEL(report) {
   return 0;
 }
 
-static const iree_hal_executable_dispatch_v0_t entries[] = {empty, add, fail, mark, gate, scratch, report};
-static const char* const names[] = {"empty", "add", "fail", "mark", "gate", "scratch", "report"};
+// Writes all of its local memory, a page and what the dispatch adds, and stores its size.
+KERNEL(local) {
+  (void)environment;
+  volatile uint8_t* memory = workgroup->local_memory;
+  for (uint32_t i = 0; i < workgroup->local_memory_size; ++i) memory[i] = 1;
+  ((uint32_t*)dispatch->binding_ptrs[0])[workgroup->workgroup_id_x] = workgroup->local_memory_size;
+  return 0;
+}
+
+static const iree_hal_executable_dispatch_v0_t entries[] = {empty, add, fail, mark, gate, scratch, report, local};
+static const char* const names[] = {"empty", "add", "fail", "mark", "gate", "scratch", "report", "local"};
 static const iree_hal_executable_dispatch_attrs_v0_t attributes[] = {
     {0},
     {.constant_count = 1, .binding_count = 3},
@@ -89,6 +98,7 @@ static const iree_hal_executable_dispatch_attrs_v0_t attributes[] = {
     {.binding_count = 1},
     {.local_memory_pages = 2, .binding_count = 1},
     {.binding_count = 1},
+    {.local_memory_pages = 1, .binding_count = 1},
 };
 
 #ifndef ABI_VERSION

@@ -22,6 +22,7 @@ from remora.drivers.cpu.named_globals import CpuGlobal, GlobalBlock, find_global
 from remora.errors import NotFoundError, UnsupportedError, UsageError
 from remora.hal.artifact import Artifact
 from remora.hal.executable import Executable, Kernel, KernelInfo
+from remora.hal.launch import check_launch
 from remora.hal.specialization import ExecutableInfo, GlobalRule
 
 if TYPE_CHECKING:
@@ -220,6 +221,7 @@ def load_program(device: CpuDevice, code: Code, exports: Sequence[Export], ordin
     if ordinal is None:
         raise NotFoundError(f"the artifact has no export {wanted!r}; it has: {', '.join(ordinals) or 'none'}")
     check_kernel(kernel, exports[ordinal])
+    check_launch(kernel.info, "cpu", shared=True)
     table = code.table.exports
     attributes = table.attributes[ordinal] if table.attributes else Attributes()
     constants, bindings = kernel.constant_bytes // 4, len(kernel.info.bindings)
@@ -228,7 +230,7 @@ def load_program(device: CpuDevice, code: Code, exports: Sequence[Export], ordin
         entry=table.pointers[ordinal],
         environment=code.environment,
         ns_per_workgroup=-1.0,
-        local_memory_bytes=attributes.local_memory_pages * PAGE_BYTES,
+        local_memory_bytes=attributes.local_memory_pages * PAGE_BYTES + kernel.info.shared_bytes,
         constant_count=constants,
         binding_count=bindings,
     )

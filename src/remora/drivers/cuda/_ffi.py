@@ -87,7 +87,7 @@ class Context:
     """The primary context of a GPU, shared with whatever else of the process uses it."""
 
     def __init__(self, device: Any) -> None:
-        self._device = device
+        self.device = device
         self.handle = call(driver.cuDevicePrimaryCtxRetain, device)
 
     def enter(self) -> None:
@@ -98,4 +98,4 @@ class Context:
 
     def close(self) -> None:
         """Give it back."""
-        driver.cuDevicePrimaryCtxRelease(self._device)
+        driver.cuDevicePrimaryCtxRelease(self.device)

@@ -14,9 +14,10 @@ from remora.drivers.cuda._ffi import call, driver, failure
 from remora.drivers.cuda.arguments import MAX_ARGUMENTS, layout
 from remora.drivers.cuda.buffer import CudaBuffer
 from remora.drivers.cuda.exports import read_entry
+from remora.drivers.cuda.launch import prepare
 from remora.errors import Error, NotFoundError, OutOfMemoryError, UsageError
 from remora.hal.artifact import Artifact
-from remora.hal.executable import Executable, Kernel, KernelInfo
+from remora.hal.executable import NO_CLUSTER, Executable, Kernel, KernelInfo
 from remora.hal.specialization import CONSTANT_CODES, ExecutableInfo, GlobalRule
 
 if TYPE_CHECKING:
@@ -88,6 +89,8 @@ class Program:
         self.name = info.name
         self.function = function
         self.workgroup = info.workgroup
+        self.shared_bytes = info.shared_bytes
+        self.cluster = None if info.cluster == NO_CLUSTER else info.cluster
         self._bindings = struct.Struct(f"={len(info.bindings)}Q")
         sizes = [struct.calcsize(f"<{CONSTANT_CODES[rule.type]}") for rule in info.constants]
         self._pieces, self.argument_bytes = layout(len(info.bindings), sizes)
@@ -156,8 +159,10 @@ class CudaExecutable(Executable):
         if function is None:
             there = ", ".join(self._functions) or "none"
             raise NotFoundError(f"the artifact has no export {info.export or info.name!r}; it has: {there}")
-        kernel = CudaKernel(self, ordinal, info, Program(code, function, info))
+        program = Program(code, function, info)
+        kernel = CudaKernel(self, ordinal, info, program)
         read_entry(function).check(kernel)
+        prepare(self._context.device, program)
         return kernel
 
     def _specialize(self, code: Code, words: tuple[int, ...]) -> None:

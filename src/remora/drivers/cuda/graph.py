@@ -41,6 +41,7 @@ class Node:
         self._parameters = parameters = driver.CUDA_KERNEL_NODE_PARAMS()
         parameters.func = self.program.function
         parameters.blockDimX, parameters.blockDimY, parameters.blockDimZ = self.program.workgroup
+        parameters.sharedMemBytes = self.program.shared_bytes
 
     def addresses(self, there: Sequence[int]) -> list[int]:
         """Of its bindings, under the addresses of the slots."""

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
+from weakref import WeakKeyDictionary
 
 from remora.drivers.cuda._ffi import call, driver, failure
 from remora.drivers.cuda.arguments import ArgumentBlock
+from remora.drivers.cuda.launch import cluster_config
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,6 +27,8 @@ class Stream:
         self.handle = call(driver.cuStreamCreate, int(driver.CUstream_flags.CU_STREAM_NON_BLOCKING))
         self.dispatches = 0
         self._block = ArgumentBlock()
+        #: What launches of programs with clusters take; the stream's own, because each launch changes it.
+        self._configs: WeakKeyDictionary[Program, Any] = WeakKeyDictionary()
 
     def launch(self, program: Program, grid: Grid, constants: bytes, addresses: Sequence[int]) -> None:
         """Run a kernel. A grid without workgroups is none."""
@@ -32,10 +36,23 @@ class Stream:
             self.dispatches += 1
             return
         extra = self._block.fill(program, addresses, constants)
-        (code,) = driver.cuLaunchKernel(program.function, *grid, *program.workgroup, 0, self.handle, 0, extra)
+        if program.cluster is None:
+            (code,) = driver.cuLaunchKernel(
+                program.function, *grid, *program.workgroup, program.shared_bytes, self.handle, 0, extra
+            )
+        else:
+            code = self._launch_clusters(program, program.cluster, grid, extra)
         if code:
             raise failure(code, f"kernel {program.name}")
         self.dispatches += 1
+
+    def _launch_clusters(self, program: Program, cluster: Grid, grid: Grid, extra: int) -> Any:
+        config = self._configs.get(program)
+        if config is None:
+            config = self._configs[program] = cluster_config(program, cluster, self.handle)
+        config.gridDimX, config.gridDimY, config.gridDimZ = grid
+        (code,) = driver.cuLaunchKernelEx(config, program.function, 0, extra)
+        return code
 
     def fill(self, address: int, size: int, pattern: bytes) -> None:
         """Repeat a pattern of 1, 2 or 4 bytes."""

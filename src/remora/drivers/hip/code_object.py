@@ -48,6 +48,8 @@ class KernelCode(NamedTuple):
     """The most items that a workgroup may have; 0 is unknown."""
     workgroup: tuple[int, int, int]
     """The only shape of a workgroup that it was compiled for, or zeros."""
+    shared_bytes: int
+    """Shared memory (AMD's LDS) that its code declares."""
 
 
 class CodeObject(NamedTuple):
@@ -106,6 +108,7 @@ def _kernel(told: dict[str, Any]) -> KernelCode:
         hidden,
         _size(told, ".max_flat_workgroup_size", 0),
         _workgroup(told.get(".reqd_workgroup_size")),
+        _size(told, ".group_segment_fixed_size", 0),
     )
     end = max((argument.offset + argument.size for argument in given), default=0)
     if end > kernel.argument_bytes:

@@ -28,6 +28,8 @@ RESERVE: Final = 64
 GRAIN: Final = 2 << 20
 #: hipDeviceAttributeCanUseStreamWaitValue, from which on streams write and wait for values.
 STREAM_VALUES: Final = 10013
+#: hipDeviceAttributeMaxSharedMemoryPerBlock.
+SHARED_BYTES: Final = 74
 
 
 class HipDevice(HostDevice[HipQueue]):
@@ -44,6 +46,8 @@ class HipDevice(HostDevice[HipQueue]):
         runtime.ordinal = ordinal
         runtime.enter()
         self.processor = processor_of_gpu(runtime)
+        #: Shared memory that a workgroup can have, in bytes.
+        self.shared_bytes = told(runtime, SHARED_BYTES)
         super().__init__(uri, facts(runtime, self.processor))
         self.memory = Memory(runtime, uri)
         self.staging = StagingPool()
@@ -83,14 +87,19 @@ def processor_of_gpu(runtime: Runtime) -> Processor:
     return found
 
 
+def told(runtime: Runtime, attribute: int) -> int:
+    """An attribute of the GPU."""
+    value = c_int()
+    runtime.call("hipDeviceGetAttribute", byref(value), attribute, runtime.ordinal)
+    return value.value
+
+
 def facts(runtime: Runtime, processor: Processor) -> DeviceInfo:
     """What the GPU is, and what of its memory is free now. Raises UnsupportedError when it cannot be driven."""
     text = ctypes.create_string_buffer(256)
     runtime.call("hipDeviceGetName", text, len(text), runtime.ordinal)
     name = text.value.decode(errors="replace") or str(processor)
-    values = c_int()
-    runtime.call("hipDeviceGetAttribute", byref(values), STREAM_VALUES, runtime.ordinal)
-    if not values.value:
+    if not told(runtime, STREAM_VALUES):
         raise UnsupportedError(f"{name}: its streams write no values to memory; use a GPU that ROCm supports under Linux")
     free, total = free_and_total(runtime)
     heap = Heap("gpu", size=total, max_allocation=(free - free // RESERVE) // GRAIN * GRAIN, alignment=256)

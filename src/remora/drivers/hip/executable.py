@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Any, Final
 from remora.drivers.hip._ffi import OUT_OF_MEMORY
 from remora.drivers.hip.buffer import HipBuffer
 from remora.drivers.hip.code_object import CodeObject, read_code_object
-from remora.drivers.hip.program import HipKernel, Program, check_kernel, export_of
+from remora.drivers.hip.program import HipKernel, Program, check_kernel, check_shared, export_of
 from remora.errors import DeviceError, NotFoundError, UsageError
 from remora.hal.artifact import Artifact
 from remora.hal.executable import Executable, Kernel, KernelInfo
+from remora.hal.launch import check_launch
 from remora.hal.specialization import ExecutableInfo, GlobalRule
 
 if TYPE_CHECKING:
@@ -86,7 +87,10 @@ class HipExecutable(Executable):
         check_processor(told, device.processor)
         check_memory(told, self.info)
         for kernel in self._kernels.values():
-            check_kernel(kernel, told.kernels[find_export(told, kernel.info)])
+            entry = told.kernels[find_export(told, kernel.info)]
+            check_kernel(kernel, entry)
+            check_launch(kernel.info, "hip", shared=True)
+            check_shared(kernel.info, entry, device.shared_bytes)
         code = Code(device.runtime, image)
         self._code: Code | None = code
         self._kernels: dict[str, Kernel] = {

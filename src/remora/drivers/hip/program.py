@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from remora.drivers.hip.code_object import KernelCode
 
-__all__ = ["MAX_GRID", "HipKernel", "Program", "check_grid", "check_kernel", "export_of", "program_of"]
+__all__ = ["MAX_GRID", "HipKernel", "Program", "check_grid", "check_kernel", "check_shared", "export_of", "program_of"]
 
 ADDRESS, CONSTANT = "global_buffer", "by_value"
 ADDRESS_BYTES: Final = 8
@@ -40,6 +40,7 @@ class Program:
         self.function = function
         self.name = info.name
         self.workgroup = info.workgroup
+        self.shared_bytes = info.shared_bytes
         codes = "".join(CODES[size] for size in constant_sizes(info))
         self._constants = struct.Struct(f"<{codes}")
         self._arguments = struct.Struct(f"@{len(info.bindings)}Q{codes}")  # @ aligns each as C does
@@ -108,6 +109,16 @@ def check_kernel(kernel: Kernel, code: KernelCode) -> None:
         raise UsageError(
             f"{kernel.name} was compiled for workgroups of up to {code.most} items, its manifest says {kernel.info.workgroup}: "
             "build the bundle again"
+        )
+
+
+def check_shared(info: KernelInfo, code: KernelCode, most: int) -> None:
+    """Raise UsageError for more dynamic shared memory (AMD's LDS) than a workgroup of this GPU has, which is `most` in all."""
+    if info.shared_bytes and info.shared_bytes + code.shared_bytes > most:
+        beside = f", beside {code.shared_bytes} that the code declares" if code.shared_bytes else ""
+        raise UsageError(
+            f"{info.name} asks for {info.shared_bytes} bytes of dynamic shared memory; this GPU gives a workgroup "
+            f"{max(most - code.shared_bytes, 0)}{beside}: build it for smaller tiles"
         )
 
 

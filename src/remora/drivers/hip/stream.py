@@ -40,7 +40,7 @@ class Stream:
         """Run a kernel. A grid without workgroups is none."""
         if all(grid):
             self._size.value = program.pack(self._arguments, addresses, constants)
-            code = self._launch(program.function, *grid, *program.workgroup, 0, self.handle, None, self._extra)
+            code = self._launch(program.function, *grid, *program.workgroup, program.shared_bytes, self.handle, None, self._extra)
             if code:
                 raise self._runtime.failure(code, f"kernel {program.name}")
         self.dispatches += 1

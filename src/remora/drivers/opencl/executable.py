@@ -20,6 +20,7 @@ from remora.errors import NotFoundError, UsageError
 from remora.hal.artifact import Artifact
 from remora.hal.executable import Executable, Kernel, KernelInfo
 from remora.hal.exports import check_export
+from remora.hal.launch import check_launch
 from remora.hal.specialization import CONSTANT_CODES, ExecutableInfo, GlobalRule
 
 if TYPE_CHECKING:
@@ -102,6 +103,7 @@ class OpenclExecutable(Executable):
             there = ", ".join(export.name for export in self._told) or "none"
             raise NotFoundError(f"the artifact has no export {wanted!r}; it has: {there}")
         check_export(kernel, entry.export, exact=True)
+        check_launch(kernel.info, "opencl", shared=False)
         x, y, z = kernel.info.workgroup
         most = self.device.native.max_work_group_size
         if x * y * z > most:

@@ -14,6 +14,7 @@ from remora.errors import NotFoundError, UnsupportedError, UsageError
 from remora.hal.artifact import Artifact
 from remora.hal.executable import Executable, Kernel, KernelInfo
 from remora.hal.exports import check_export
+from remora.hal.launch import check_launch
 from remora.hal.specialization import ExecutableInfo, GlobalRule
 
 if TYPE_CHECKING:
@@ -121,6 +122,7 @@ def check_kernel(kernel: Kernel, exports: Sequence[Export], most: int) -> None:
     if export is None:
         raise NotFoundError(f"the artifact has no export {wanted!r}; it has: {', '.join(each.name for each in exports) or 'none'}")
     check_export(kernel, export)
+    check_launch(kernel.info, "vulkan", shared=False)
     bindings, constants = len(kernel.info.bindings), kernel.constant_bytes // 4
     if 8 * bindings + 4 * constants > most:
         raise UnsupportedError(
