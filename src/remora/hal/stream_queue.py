@@ -222,9 +222,11 @@ class StreamQueue(HostQueue):
         return flying
 
     def linger(self, value: int, deadline: float) -> None:
-        """Look at the mark without a pause until the operation with this value is done, for a moment: to a monotonic deadline."""
-        while self._flying and self.timeline._value < value <= self._begun and monotonic() < deadline:
+        """Look at the mark, without a pause until the operation with this value is done or a monotonic deadline has passed."""
+        while self._flying and self.timeline._value < value <= self._begun:
             self._retire()
+            if monotonic() >= deadline:
+                return
 
     # -- looking --------------------------------------------------------------------------------------------------------------
 

@@ -93,9 +93,9 @@ class Dispatcher:
             FileRegister: self.files.register,
             SegmentOpen: self.sharing.open,
         }
-        self._begun: deque[tuple[Axis, int, Timepoint]] = (
-            deque()
-        )  # what a device does by itself, to be looked at in the next report
+        self.busy: dict[int, Axis] = {}
+        """Axes with `flying` operations: their devices work by themselves, and are looked at. `lock` guards it."""
+        self._fresh = False  # whether any of them began since the last report
         self._done: deque[tuple[Axis, int]] = deque()  # what ran at once, to be counted at the next report
         self._news: dict[int, Axis] = {}  # axes with something to report; the link's lock guards it
         self._names: list[tuple[int, int]] = []
@@ -221,10 +221,25 @@ class Dispatcher:
                 self.release(release)
         self.report()
 
-    def report(self) -> None:
-        """Write the ADVANCE of every axis with news, and resolutions; the caller flushes."""
-        if self._begun:
-            self._linger()
+    def report(self, *, keep: bool = False) -> None:
+        """Write the ADVANCE of every axis with news, and resolutions; the caller flushes. `lock` is held.
+
+        What devices have begun is looked at for a moment. With `keep` the caller goes on looking (`look`); else the queues'
+        own threads will tell.
+        """
+        if self.busy:
+            self._look(keep, monotonic() + LINGER_S if self._fresh else 0.0)
+        self._tell()
+
+    def look(self, *, keep: bool) -> bool:
+        """Look once at what devices have begun; whether there is something to flush. `keep` as for `report`, `lock` is held."""
+        self._look(keep, 0.0)
+        if not self._done:
+            return False
+        self._tell()
+        return True
+
+    def _tell(self) -> None:
         with self.link.lock:
             session = self.link.session
             if session.failure is not None:
@@ -249,8 +264,10 @@ class Dispatcher:
         self.profiles.close()
         with self.lock:
             self._deferred.clear()
+            self.busy.clear()
             for axis in self._axes.values():
                 axis.parked.clear()
+                axis.flying.clear()
             self.table.clear(self._give_back)
 
     def _give_back(self, thing: Any) -> None:
@@ -292,22 +309,31 @@ class Dispatcher:
         else:
             axis.points[epoch] = point
             if isinstance(axis.queue, StreamQueue):
-                self._begun.append((axis, epoch, point))
+                axis.flying.append((epoch, point))
+                self.busy[axis.axis] = axis
+                self._fresh = True
             else:
                 point.on_done(lambda: self._settled(axis, epoch, point))
 
-    def _linger(self) -> None:
-        """Look a moment longer at what devices have begun: an answer from here costs half of one from the queue's own thread."""
-        deadline = monotonic() + LINGER_S
-        while self._begun:
-            axis, epoch, point = self._begun.popleft()
-            assert isinstance(axis.queue, StreamQueue)
-            axis.queue.linger(point.value, deadline)
-            if point.semaphore._value >= point.value:
+    def _look(self, keep: bool, deadline: float) -> None:
+        """An answer from here costs half of one from the queue's own thread, which has to be woken."""
+        self._fresh = False
+        left: list[tuple[Axis, int, Timepoint]] = []
+        for axis in tuple(self.busy.values()):
+            flying, queue = axis.flying, axis.queue
+            assert isinstance(queue, StreamQueue)
+            queue.linger(flying[-1][1].value, deadline)
+            while flying and flying[0][1].semaphore._value >= flying[0][1].value:
+                epoch, _ = flying.popleft()
                 axis.points.pop(epoch, None)
                 self._done.append((axis, epoch))
-            else:
-                point.on_done(partial(self._settled, axis, epoch, point))
+            if not keep:
+                left += [(axis, epoch, point) for epoch, point in flying]
+                flying.clear()
+            if not flying:
+                del self.busy[axis.axis]
+        for axis, epoch, point in left:
+            point.on_done(partial(self._settled, axis, epoch, point))
 
     def _refuse_transfer(self, event: CommandReceived, error: Error) -> None:
         """A command with bulk data will not run: the peer must not wait with it."""
@@ -348,7 +374,7 @@ class Dispatcher:
             failure = point.semaphore.failure or DeviceError("the queue ended without a cause")
         self._complete(axis, epoch, failure)
         axis.points.pop(epoch, None)
-        self.report()
+        self._tell()
         self.link.flush(Lane.QUEUE)
 
     def _write_results(self, axis: Axis) -> None:

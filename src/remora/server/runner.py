@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from time import monotonic
 from typing import Any
 
-from remora.carriers.carrier import Capability, Carrier
+from remora.carriers.carrier import Capability, Carrier, Lease
 from remora.errors import DeviceError, Error, PeerError
 from remora.hal.device import Device
 from remora.hal.threads import start_thread
@@ -39,6 +39,8 @@ __all__ = ["SessionRunner"]
 
 #: Unsent answers, in bytes, above which no more commands are read: a peer that does not read its answers waits for itself.
 MAX_UNREAD = 4 << 20
+#: How long the queue lane's thread looks at devices before it sleeps and their queues' own threads look, in seconds.
+LOOK_S = 1e-3
 #: Descriptors that may lie here before the requests that they came with are read.
 MAX_PASSED = 16
 
@@ -120,7 +122,7 @@ class SessionRunner:
         link, dispatcher, carrier, session = self.link, self.dispatcher, self.link.carriers[Lane.QUEUE], self.link.session
         while not link.ended.is_set():
             try:
-                lease = carrier.receive()
+                lease = self._next_batch(carrier)
             except Error as error:
                 link.lane_broken(Lane.QUEUE, error)
                 return
@@ -131,10 +133,23 @@ class SessionRunner:
                     events = session.receive(Lane.QUEUE, lease.view)
                 self._take(events)
                 lease.release()
-                dispatcher.report()
+                dispatcher.report(keep=True)
             link.flush(Lane.QUEUE)
             while link.unsent(Lane.QUEUE) > MAX_UNREAD and not link.ended.wait(0.01):
                 link.flush(Lane.QUEUE)
+
+    def _next_batch(self, carrier: Carrier) -> Lease | None:
+        """The next bytes. Until they come, what devices do by themselves is looked at for `LOOK_S`, and told when it is done."""
+        dispatcher, until = self.dispatcher, monotonic() + LOOK_S
+        while dispatcher.busy:
+            lease = carrier.receive(timeout=0)
+            if lease is not None:
+                return lease
+            with dispatcher.lock:
+                news = dispatcher.look(keep=monotonic() < until)
+            if news:
+                self.link.flush(Lane.QUEUE)
+        return carrier.receive()
 
     def _take(self, events: list[Event]) -> None:
         """Events of the queue lane: commands, which are many, go straight to the dispatcher."""
