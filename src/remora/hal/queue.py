@@ -446,9 +446,16 @@ class Queue(ABC):
 
 
 def timepoints(given: Timepoints) -> Points:
-    """One timepoint or several, as a tuple."""
-    if type(given) is tuple:
-        return given
-    if isinstance(given, Timepoint):
-        return (given,)
-    return tuple(given)
+    """One timepoint or several, as a tuple. Raises UsageError for anything else."""
+    if given == ():
+        return ()
+    try:
+        points = (given,) if isinstance(given, Timepoint) else tuple(given)
+    except TypeError:
+        points = (given,)  # type: ignore[assignment]  # told below
+    for point in points:
+        if not isinstance(point, Timepoint):
+            raise UsageError(
+                f"an operation waits for and signals timepoints, semaphore.at(1) or what another operation returned, not {point!r}"
+            )
+    return points

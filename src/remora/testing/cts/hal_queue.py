@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -169,6 +169,17 @@ class TestOrder:
             gate.semaphore.signal(1)
             late.wait(LONG)
             assert bytes(buffer.read(timeout=LONG)) == b"xxxx"
+
+    def test_h11_what_is_no_timepoint_is_refused(self, device: Device) -> None:
+        semaphore = device.semaphore()
+        with device.allocate(4) as buffer:
+            mistakes: list[Any] = [semaphore, [(semaphore, 1)], 1, ["x"], None]
+            for wrong in mistakes:
+                for where in ("wait", "signal"):
+                    with pytest.raises(UsageError, match=r"timepoints, semaphore\.at\(1\) or what another operation returned"):
+                        device.queue.fill(buffer, b"x", **{where: wrong})
+            device.queue.fill(buffer, b"y", wait=[semaphore.at(0)], signal=semaphore.at(1)).wait(LONG)
+            assert semaphore.value == 1
 
     def test_h11_wait_idle_waits_for_everything(self, device: Device) -> None:
         points = [queue.fill(device.allocate(1 << 16), b"z") for queue in device.queues for _ in range(20)]
