@@ -14,7 +14,7 @@
 
 enum { OK, INVALID_VALUE, OUT_OF_MEMORY, NO_DEVICE = 100, INVALID_DEVICE, INVALID_IMAGE = 200, NOT_FOUND = 500, NOT_READY = 600,
        ILLEGAL_ADDRESS = 700, LAUNCH_FAILED = 719 };
-enum { MOST_RANGES = 1 << 14, MOST_STREAMS = 256, MOST_DEVICES = 2, MOST_ARGUMENTS = 64, MOST_PARAMETERS = 4 };
+enum { MOST_RANGES = 1 << 14, MOST_STREAMS = 256, MOST_DEVICES = 2, MOST_ARGUMENTS = 64, MOST_PARAMETERS = 4, SPOILED = 1 << 20 };
 enum { READ = 1, WRITE = 2, READ_WRITE = 3 };
 #define EXPORT __attribute__((visibility("default")))
 #define COUNT(array) (sizeof(array) / sizeof *(array))
@@ -201,11 +201,12 @@ static int awaited(uint64_t address, uint64_t size) {  // whether an operation t
         if (found[n].size && found[n].address < address + size && address < found[n].address + found[n].size) return 1;
   return 0;
 }
+static void spoil(void *place, size_t size) { memset(place, 0xa5, size < SPOILED ? size : SPOILED); }  // fresh memory has anything
 static int make_range(void **place, size_t size, int kind) {
   if (kind == DEVICE && used[current] + size > limit) return OUT_OF_MEMORY;
   *place = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (!keep((range){(uint64_t)*place, size, current, kind, READ_WRITE})) return OUT_OF_MEMORY;
-  if (kind == DEVICE) used[current] += size;
+  if (kind == DEVICE) used[current] += size, spoil(*place, size);
   return OK;
 }
 static int unmake_range(uint64_t address, int kind) {
