@@ -1,6 +1,6 @@
 """A stand-in for libcuda.so.1 that has no GPU (drivers/cuda/standin.c). It proves the cuda driver's logic, and nothing of a GPU.
 
-cuda-bindings opens libcuda.so.1 by its name, once for a process and for good: a process has the stand-in or NVIDIA's driver. This one
+cuda-bindings opens libcuda.so.1 by its name, once for a process and for good: a process has the stand-in or NVIDIA's driver. One
 gets the stand-in by loading it from its folder before: the system's loader then takes that for the name. Servers and other programs
 find it through LD_LIBRARY_PATH. Where NVIDIA's driver is installed the tests that need the stand-in are skipped, since the tests of
 the real one may run in the same process, and show more. Outside of those tests the stand-in has no GPU to offer.

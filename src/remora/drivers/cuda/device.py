@@ -59,7 +59,7 @@ class CudaDevice(HostDevice[CudaQueue]):
         closed, self._closed = self._closed, True
         if closed:
             return
-        self.context.enter()
+        self.context.enter_to_end()
         self._end_queues()
         for queue in self._queues:
             queue.destroy()
@@ -73,7 +73,7 @@ class CudaDevice(HostDevice[CudaQueue]):
         driver.cuMemHostRegister(segment.address, segment.size, 0)
 
     def _unpin(self, segment: Segment) -> None:
-        self.context.enter()
+        self.context.enter_to_end()
         driver.cuMemHostUnregister(segment.address)
 
     def _allocate(self, size: int) -> CudaBuffer:
