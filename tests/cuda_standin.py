@@ -7,6 +7,7 @@ the real one may run in the same process, and show more. Outside of those tests 
 """
 
 import ctypes
+import gc
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -46,6 +47,11 @@ class Standin:
     def hold(self, on):
         """Streams do nothing while this is on, except that memory comes and goes."""
         self._library.standin_hold(on)
+
+    @property
+    def broken(self):
+        """The code that every call gives, or 0."""
+        return self._library.standin_broken()
 
     def bytes(self, device=0):
         """Device memory that is allocated."""
@@ -109,10 +115,13 @@ def standin_module(standin_library):
 
 @pytest.fixture
 def standin(standin_module):
-    """The same, mended before and behind each test."""
+    """The same, mended before and behind each test, which has to give everything back. What a lost context had is gone."""
     standin_module.reset()
     yield standin_module
+    gc.collect()
+    broken, held = standin_module.broken, standin_module.held()
     standin_module.reset()
+    assert broken or not held, held
 
 
 @pytest.fixture

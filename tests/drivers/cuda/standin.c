@@ -25,10 +25,13 @@ static uint64_t kept[MOST_DEVICES], threshold[MOST_DEVICES];  // what the pools 
 
 // ---- what a test sets and asks --------------------------------------------------------------------------------------------------
 
+static void lose_all(void);
 EXPORT void standin_reset(int count, int old) {
+  if (broken) lose_all();
   mend(count);
   no_memops = old, *failing = 0;
 }
+EXPORT int standin_broken(void) { return broken; }
 EXPORT void standin_fail(const char *name, int after, int code) {  // the call of this function behind so many others gives this code
   pthread_mutex_lock(&lock);
   strncpy(failing, name, sizeof failing - 1), passing = after, failure = code;
@@ -458,6 +461,17 @@ static int cuMemSetAccess(address at, size_t size, const access_of *wanted, size
   }
   pthread_mutex_unlock(&lock);
   return code;
+}
+
+static void lose_all(void) {  // what a lost context had is gone
+  for (int i = 0; i < MOST_RANGES; ++i) {
+    if (ranges[i].size && ranges[i].kind == DEVICE) munmap((void *)ranges[i].address, ranges[i].size);
+    if (ranges[i].kind == DEVICE || ranges[i].kind == MAPPED) ranges[i].size = 0;
+  }
+  for (int i = 0; i < MOST_PIECES; ++i) pieces[i].size = 0;
+  for (int i = 0; i < module_count; ++i) modules[i]->loaded = 0;
+  for (int i = 0; i < MOST_DEVICES; ++i) used[i] = kept[i] = 0;
+  graphs = runs = 0;
 }
 
 // ---- streams --------------------------------------------------------------------------------------------------------------------

@@ -42,12 +42,16 @@ class CudaDevice(HostDevice[CudaQueue]):
         device = call(driver.cuDeviceGet, ordinal)
         self.ordinal = ordinal
         self.context = Context(device)
-        self.context.enter()
-        super().__init__(uri, facts(device))
-        self.memory = Memory(self.context, device, self.info.heaps[0].size, uri)
-        self.pinned = PinnedPool()
-        self.staging = StagingPool(self._pin, self._unpin)
-        self._queues = tuple(CudaQueue(self, number) for number in range(QUEUE_COUNT))
+        try:
+            self.context.enter()
+            super().__init__(uri, facts(device))
+            self.memory = Memory(self.context, device, self.info.heaps[0].size, uri)
+            self.pinned = PinnedPool()
+            self.staging = StagingPool(self._pin, self._unpin)
+            self._queues = tuple(CudaQueue(self, number) for number in range(QUEUE_COUNT))
+        except BaseException:
+            self.context.close()
+            raise
 
     def statistics(self) -> DeviceStatistics:
         """What the device holds and has done."""
