@@ -93,14 +93,19 @@ def need_room():
         pytest.skip("NVIDIA's driver is here, and a process has one libcuda.so.1: run the real tests, -m cuda")
 
 
+#: The one of this process, though each module that imports the fixture has a fixture of its own.
+LOADED = []
+
+
 @pytest.fixture(scope="session")
 def standin_library(compile_library, tmp_path_factory):
-    need_room()
-    path = tmp_path_factory.mktemp("standin") / "libcuda.so.1"
-    path.write_bytes(compile_library(SOURCE, *FLAGS))
-    library = Standin(path)
-    library.reset(devices=0)
-    return library
+    if not LOADED:
+        need_room()
+        path = tmp_path_factory.mktemp("standin") / "libcuda.so.1"
+        path.write_bytes(compile_library(SOURCE, *FLAGS))
+        LOADED.append(Standin(path))
+        LOADED[0].reset(devices=0)
+    return LOADED[0]
 
 
 @pytest.fixture(scope="module")

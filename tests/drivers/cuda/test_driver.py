@@ -89,8 +89,9 @@ def test_d04_without_cuda_bindings_one_hears_what_to_install(monkeypatch):
         remora.open("cuda")
 
 
-def test_d04_without_nvidias_driver_one_hears_what_to_install():
+def test_d04_without_nvidias_driver_one_hears_what_to_install(monkeypatch):
     need_room()
+    monkeypatch.delenv("LD_LIBRARY_PATH", raising=False)
     program = "import remora\ntry: remora.open('cuda')\nexcept remora.UnsupportedError as error: print(error)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=LONG, check=True)
     assert "needs NVIDIA's driver (libcuda.so.1), which is not here" in done.stdout
@@ -338,6 +339,40 @@ def test_d04_a_recording_keeps_its_memory_and_its_code(gpu, standin):
     standin.hold(False)
     done.wait(LONG)
     assert numbers(kept) == [9]
+
+
+@pytest.mark.parametrize("slots", [0, 1])
+@pytest.mark.parametrize("what", ["buffer", "code", "recording"])
+def test_d04_what_an_execution_names_may_be_closed_before_its_turn(gpu, slots, what):
+    """Also when it is its turn that captures the graph: for its table, or for its patch."""
+    kernels, out, fixed, given = gpu.load(VECTOR), gpu.allocate(4), gpu.upload(bytes(4)), gpu.upload(struct.pack("<I", 2))
+    commands = gpu.command_buffer(slots=slots)
+    commands.fill(fixed, struct.pack("<I", 40))
+    commands.barrier()
+    number = commands.dispatch(kernels["add_i32"], (1, 1, 1), [fixed, remora.Slot(0) if slots else given, out], (1,))
+    commands.seal()
+    gate = gpu.semaphore().at(1)
+    patches = {} if slots else {number: patch(1)}
+    done = gpu.queue.execute(commands, [given] if slots else [], patches=patches, wait=gate)
+    {"buffer": fixed, "code": kernels, "recording": commands}[what].close()
+    gate.semaphore.signal(1)
+    done.wait(LONG)
+    assert numbers(out) == [42]
+
+
+def test_d04_fixed_memory_beside_slots_lives_until_the_gpu_is_done_with_it(gpu, standin):
+    kernels, out, fixed, given = gpu.load(VECTOR), gpu.allocate(4), gpu.upload(b"\1\0\0\0"), gpu.upload(b"\2\0\0\0")
+    commands = gpu.command_buffer(slots=1)
+    commands.dispatch(kernels["add_i32"], (1, 1, 1), [fixed, remora.Slot(0), out], (1,))
+    commands.seal()
+    standin.hold(True)
+    done = gpu.queue.execute(commands, [given])
+    for closed in (fixed, given, commands):
+        closed.close()
+    gpu.allocate(1).close()  # what was given back goes now
+    standin.hold(False)
+    done.wait(LONG)
+    assert numbers(out) == [3]
 
 
 # -- closing ---------------------------------------------------------------------------------------------------------------------

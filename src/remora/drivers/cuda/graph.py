@@ -55,7 +55,7 @@ class Node:
 
 
 class Graph:
-    """Launched by one thread at a time; it runs once at a time, also in several streams. Its owner sets `memory`, what it uses.
+    """Launched by one thread at a time; it runs once at a time, also in several streams. Its owner keeps memory and code alive.
 
     `slots` says of each dispatch which slots of the recording its bindings are, `there` where those are in this capture; a graph
     without `slots` always runs as captured.
@@ -71,7 +71,6 @@ class Graph:
     ) -> None:
         self._device = device
         self.patchable = slots is not None
-        self.memory: list[Any] = []
         self._nodes: dict[int, Node] = {}
         self._graph: Any = None
         self._run: Any = None
