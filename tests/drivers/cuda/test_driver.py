@@ -21,9 +21,11 @@ from remora.errors import (
     UnsupportedError,
     UsageError,
 )
+from remora.hal.buffer import Access
 from remora.hal.executable import BindingRule, ConstantRule, KernelInfo
 from remora.hal.specialization import ExecutableInfo
 from remora.hal.target import Target
+from remora.hal.virtual_memory import Placement
 from remora.testing.server import ServerProcess
 
 # ruff: noqa: F811 - fixtures are taken by the names that they are imported under
@@ -31,7 +33,7 @@ LONG = 30.0
 KIB, MIB = 1 << 10, 1 << 20
 SM_90, PTX = Target("cuda", "sm_90"), Target("cuda", "ptx7.8")
 VECTOR = samples.load("vector")
-ILLEGAL_ADDRESS, LAUNCH_FAILED, NOT_SUPPORTED, UNKNOWN = 700, 719, 801, 999
+OUT_OF_MEMORY, ILLEGAL_ADDRESS, LAUNCH_FAILED, NOT_SUPPORTED, UNKNOWN = 2, 700, 719, 801, 999
 
 
 def numbers(buffer):
@@ -162,6 +164,12 @@ def test_h19_a_kernel_that_is_not_there_is_answered_with_those_that_are(gpu):
         gpu.load_artifact(SM_90, VECTOR.artifact(SM_90), ExecutableInfo((KernelInfo("nothing"),)))
 
 
+def test_h17_a_grid_that_is_too_large_is_refused(gpu):
+    kernels = gpu.load(VECTOR)
+    with pytest.raises(UsageError, match=r"empty: a GPU takes grids of up to .*65535"):
+        gpu.queue.dispatch(kernels["empty"], (1, 1 << 16, 1), [])
+
+
 def test_h27_closed_code_stays_loaded_while_it_runs(gpu, standin):
     kernels = gpu.load(VECTOR)
     with gpu.allocate(4) as out:
@@ -217,6 +225,45 @@ def test_h22_a_failed_mapping_leaves_nothing_mapped(gpu, standin):
             assert "mappings" not in standin.held()
         space.map(page, memory)
         assert standin.held()["mappings"] == 4
+
+
+def test_h22_mappings_that_fail_in_part_are_taken_back(gpu, standin):
+    page = gpu.info.page_size
+    with gpu.reserve(8 * page) as space, gpu.physical(2 * page) as one, gpu.physical(2 * page) as two:
+        both = [Placement(0, one, 0, 2 * page), Placement(4 * page, two, 0, 2 * page)]
+        standin.fail("cuMemMap", UNKNOWN, 3)
+        with pytest.raises(DeviceError, match="cuMemMap: CUDA_ERROR_UNKNOWN"):
+            space.map_all(both)
+        assert "mappings" not in standin.held()
+        space.map_all(both)
+        assert standin.held()["mappings"] == 4
+
+
+def test_h22_a_protection_that_fails_in_part_is_taken_back(gpu, standin):
+    page = gpu.info.page_size
+    with gpu.reserve(2 * page) as space, gpu.physical(2 * page) as memory:
+        space.map(0, memory)
+        space.protect(page, page, Access.READ)
+        standin.fail("cuMemSetAccess", UNKNOWN, 1)
+        with pytest.raises(DeviceError, match="cuMemSetAccess: CUDA_ERROR_UNKNOWN"):
+            space.protect(0, 2 * page, Access(0))
+        gpu.queue.fill(space.view(0, page), b"\7").wait(LONG)
+        assert space.buffer.read(0, 2 * page, timeout=LONG)[:page] == bytes([7]) * page
+
+
+def test_h22_physical_memory_that_comes_in_part_is_given_back(gpu, standin):
+    standin.fail("cuMemCreate", UNKNOWN, 2)
+    with pytest.raises(DeviceError, match="allocating memory: CUDA_ERROR_UNKNOWN"):
+        gpu.physical(4 * gpu.info.page_size)
+    assert "physical" not in standin.held()
+    with gpu.physical(gpu.info.page_size):
+        assert standin.held()["physical"] == 1
+
+
+def test_h22_a_gpu_without_addresses_left_says_so(gpu, standin):
+    standin.fail("cuMemAddressReserve", OUT_OF_MEMORY)
+    with pytest.raises(OutOfMemoryError, match=r"no range of [\d,]+ addresses: close reservations"):
+        gpu.reserve(gpu.info.page_size)
 
 
 def test_h17_memory_may_change_once_an_update_was_submitted(gpu, standin):
