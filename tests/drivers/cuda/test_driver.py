@@ -276,6 +276,20 @@ def test_h17_memory_may_change_once_an_update_was_submitted(gpu, standin):
         assert bytes(buffer.read(timeout=LONG)) == b"old!" * KIB
 
 
+@pytest.mark.parametrize("size", [4, 64 * KIB, 64 * KIB + 1, 3 * MIB])
+def test_h17_who_submits_a_transfer_waits_for_no_stream(gpu, standin, size):
+    """Nothing moves until `hold` ends, which a submission that waits would never see."""
+    data, into = os.urandom(size), bytearray(size)
+    with gpu.allocate(size) as buffer:
+        standin.hold(True)
+        gpu.queue.update(buffer, data)
+        done = gpu.queue.read(buffer, into)
+        assert not done.semaphore.query() >= done.value
+        standin.hold(False)
+        done.wait(LONG)
+        assert into == data
+
+
 def test_h17_many_small_reads_in_flight_wait_for_pinned_memory(gpu):
     with gpu.allocate(4 * 500) as buffer:
         for number in range(500):
