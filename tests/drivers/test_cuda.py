@@ -1,4 +1,7 @@
-"""D04: what the cuda driver does beside what every driver does: graphs with new arguments, pinned pieces, pages, lost contexts."""
+"""D04: what the cuda driver does beside what every driver does: graphs with new arguments, pinned pieces, pages, lost contexts.
+
+On a GPU, and over the stand-in for NVIDIA's driver where there is none.
+"""
 
 import random
 import subprocess
@@ -9,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from tests.cuda_device import RETRY, need_cuda
+from tests.cuda_standin import standin_library, standin_module  # noqa: F401 - fixtures
 
 import remora
 from remora import samples
@@ -17,7 +21,7 @@ from remora.hal.executable import BindingRule, KernelInfo
 from remora.hal.target import Target
 from remora.testing.server import ServerProcess
 
-pytestmark = [pytest.mark.cuda, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.timeout(120)
 ROOT = Path(__file__).parents[2]
 SOON = 30.0
 N = 10_000
@@ -26,9 +30,17 @@ CONTRACTS = (KernelInfo("wild"), KernelInfo("stop"), KernelInfo("spin", (Binding
 MIB = 1 << 20
 
 
+@pytest.fixture(scope="module", params=[pytest.param("gpu", marks=pytest.mark.cuda), "stand-in"])
+def cuda(request):
+    """`remora.open("cuda")` works, here and in other programs."""
+    if request.param == "gpu":
+        need_cuda()
+    else:
+        request.getfixturevalue("standin_module")
+
+
 @pytest.fixture(scope="module")
-def device():
-    need_cuda()
+def device(cuda):
     with remora.open("cuda", retry=RETRY) as opened:
         yield opened
 
@@ -52,8 +64,7 @@ def test_d04_the_facts_are_the_gpus(device):
     assert info.page_size >= 64 << 10
 
 
-def test_d04_a_gpu_that_is_not_there_is_answered_with_how_many_there_are():
-    need_cuda()
+def test_d04_a_gpu_that_is_not_there_is_answered_with_how_many_there_are(cuda):
     with pytest.raises(remora.NotFoundError, match=r"there is no GPU 99, this machine has \d+; write cuda://0"):
         remora.open("cuda://99")
 
@@ -266,8 +277,7 @@ with remora.open(sys.argv[1], retry=30) as device:
 
 
 @pytest.mark.parametrize(("kernel", "code"), [("wild", "CUDA_ERROR_ILLEGAL_ADDRESS"), ("stop", "CUDA_ERROR_")])
-def test_d04_a_fault_is_told_by_everything_that_follows(kernel, code):
-    need_cuda()
+def test_d04_a_fault_is_told_by_everything_that_follows(cuda, kernel, code):
     done = subprocess.run(
         [sys.executable, "-c", ALONE, "cuda", kernel], capture_output=True, text=True, timeout=100, check=False, cwd=ROOT
     )
@@ -277,8 +287,7 @@ def test_d04_a_fault_is_told_by_everything_that_follows(kernel, code):
 
 
 @pytest.fixture
-def server():
-    need_cuda()
+def server(cuda):
     with ServerProcess(device="cuda", bind="tcp://127.0.0.1:0", timeout=60) as running:
         yield running
 

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import Any, Final
+from contextlib import suppress
+from typing import Any, Final, Protocol
+from weakref import WeakSet
 
 from cuda.bindings import driver
 
 from remora.errors import DeviceError, DeviceLostError, Error, OutOfMemoryError, UnsupportedError
 
-__all__ = ["Context", "attribute", "call", "driver", "failure", "initialize"]
+__all__ = ["Context", "Resident", "attribute", "call", "driver", "failure", "initialize"]
 
 _Result = driver.CUresult
 OUT_OF_MEMORY: Final = _Result.CUDA_ERROR_OUT_OF_MEMORY
@@ -83,11 +85,20 @@ def attribute(device: Any, name: str) -> int:
 _current = threading.local()
 
 
+class Resident(Protocol):
+    """What a context has to be there for: code, graphs."""
+
+    def end(self) -> None:
+        """Give it back, in the context. Safe to repeat."""
+
+
 class Context:
-    """The primary context of a GPU, shared with whatever else of the process uses it."""
+    """The primary context of a GPU, shared with whatever else of the process uses it, so it may live on when it is given back."""
 
     def __init__(self, device: Any) -> None:
         self.device = device
+        #: What ends with it here, if it did not before.
+        self.residents: WeakSet[Resident] = WeakSet()
         self.handle = call(driver.cuDevicePrimaryCtxRetain, device)
 
     def enter(self) -> None:
@@ -96,6 +107,13 @@ class Context:
             call(driver.cuCtxSetCurrent, self.handle)
             _current.context = self
 
+    def enter_to_end(self) -> None:
+        """As `enter`, to give things back: that goes on where the context is lost."""
+        with suppress(Error):
+            self.enter()
+
     def close(self) -> None:
-        """Give it back."""
+        """Give it back, and what is left in it before."""
+        for resident in tuple(self.residents):
+            resident.end()
         driver.cuDevicePrimaryCtxRelease(self.device)

@@ -28,7 +28,7 @@ class CudaBuffer(CopiedBuffer[CudaMemory]):
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
-        """The bytes as an array for CuPy, PyTorch and Numba, valid as long as the buffer is open.
+        """The bytes as an array for CuPy, PyTorch and Numba, valid as long as the buffer and its device are open.
 
         Nothing is ordered: wait for what the queue does with it first.
         """

@@ -8,8 +8,9 @@ is walked, record by record, like one that is executed once.
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from remora.drivers.cuda.graph import Graph
 from remora.drivers.cuda.places import Launching, Place, launching, place
@@ -63,6 +64,7 @@ class Recording:
         self._walked = commands.one_shot or not all(map(has_node, commands.records))
         self._records = {number: record for number, record in enumerate(commands.records) if isinstance(record, Playable)}
         self._slots = tuple(dict.fromkeys(slot for record in self._records.values() for slot in slots_of(record)))
+        self._works = {} if self._walked else {number: work_of(record, kept) for number, record in self._records.items()}
         self._lock = threading.Lock()
         self._graph: Graph | None = None
         self._dispatches = sum(isinstance(record, DispatchRecord) for record in self._records.values())
@@ -101,12 +103,10 @@ class Recording:
         there = dict(zip(self._slots, slots, strict=True))
         stream = Stream()
         try:
-            steps = {number: captured_step(stream, record, there) for number, record in self._records.items()}
-            graph = Graph(self._device, stream, steps, self._taken() if patchable else None, [slot.address for slot in slots])
+            steps = {number: captured_step(stream, work, there) for number, work in self._works.items()}
+            return Graph(self._device, stream, steps, self._taken() if patchable else None, [slot.address for slot in slots])
         finally:
             stream.destroy()
-        graph.memory = [step.args for number, step in steps.items() if not slots_of(self._records[number])]
-        return graph
 
     def _taken(self) -> dict[int, list[int]]:
         """For each dispatch, which slot each of its bindings is; -1 for none."""
@@ -132,31 +132,47 @@ def has_node(record: Record) -> bool:
     return not any(isinstance(binding, Slot) or binding.buffer._guarded for binding, _, _ in touches(record))
 
 
+class Work(NamedTuple):
+    """What a record does to a stream: `call(stream, *args)`. It keeps memory and code alive."""
+
+    call: Callable[..., None]
+    args: tuple[Any, ...]
+
+
+def work_of(record: Playable, place_of: Callable[[Binding], Any]) -> Work:
+    """One record's, by where its bindings are."""
+    if isinstance(record, DispatchRecord):
+        return Work(launch, (launching(record, [place_of(binding) for binding in record.bindings]),))
+    target = place_of(record.target)
+    if isinstance(record, FillRecord):
+        return Work(fill, (target, record.pattern))
+    if isinstance(record, UpdateRecord):
+        return Work(write, (target, memoryview(record.data)))
+    return Work(copy, (place_of(record.source), target, record.size))
+
+
+def kept(binding: Binding) -> Place | Slot:
+    """Where a binding lies, from now on and whether or not its buffer is closed; a slot stands for itself."""
+    return binding if isinstance(binding, Slot) else place(binding)
+
+
 def step_of(stream: Stream, record: Playable, table: Sequence[Buffer | BufferView]) -> Step:
     """One record made ready for a stream, under a binding table."""
-    if isinstance(record, DispatchRecord):
-        return launch_step(stream, launching(record, [place(resolve(binding, table)) for binding in record.bindings]))
-    target = place(resolve(record.target, table))
-    if isinstance(record, FillRecord):
-        return Step(fill, (stream, target, record.pattern))
-    if isinstance(record, UpdateRecord):
-        return Step(write, (stream, target, memoryview(record.data)))
-    return Step(copy, (stream, place(resolve(record.source, table)), target, record.size))
+    return ready(stream, work_of(record, lambda binding: place(resolve(binding, table))))
 
 
-def captured_step(
-    stream: Stream, record: DispatchRecord | FillRecord | UpdateRecord | CopyRecord, there: Mapping[Slot, Place]
-) -> Step:
+def captured_step(stream: Stream, work: Work, there: Mapping[Slot, Place]) -> Step:
     """As `step_of`, by where the slots of dispatches are; nothing else has any."""
-    if not isinstance(record, DispatchRecord):
-        return step_of(stream, record, ())
-    bindings = [there[binding] if isinstance(binding, Slot) else place(binding) for binding in record.bindings]
-    return launch_step(stream, launching(record, bindings))
+    if work.call is not launch:
+        return ready(stream, work)
+    (wanted,) = work.args
+    bindings = [there[binding] if isinstance(binding, Slot) else binding for binding in wanted.bindings]
+    return ready(stream, Work(launch, (wanted._replace(bindings=bindings),)))
 
 
-def launch_step(stream: Stream, wanted: Launching) -> Step:
-    """A launch made ready for a stream."""
-    return Step(launch, (stream, wanted), NS_PER_LAUNCH)
+def ready(stream: Stream, work: Work) -> Step:
+    """The work as a step of a stream."""
+    return Step(work.call, (stream, *work.args), NS_PER_LAUNCH if work.call is launch else 0)
 
 
 def launch(stream: Stream, wanted: Launching) -> None:

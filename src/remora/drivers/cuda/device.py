@@ -42,12 +42,16 @@ class CudaDevice(HostDevice[CudaQueue]):
         device = call(driver.cuDeviceGet, ordinal)
         self.ordinal = ordinal
         self.context = Context(device)
-        self.context.enter()
-        super().__init__(uri, facts(device))
-        self.memory = Memory(self.context, device, self.info.heaps[0].size, uri)
-        self.pinned = PinnedPool()
-        self.staging = StagingPool(self._pin, self._unpin)
-        self._queues = tuple(CudaQueue(self, number) for number in range(QUEUE_COUNT))
+        try:
+            self.context.enter()
+            super().__init__(uri, facts(device))
+            self.memory = Memory(self.context, device, self.info.heaps[0].size, uri)
+            self.pinned = PinnedPool()
+            self.staging = StagingPool(self._pin, self._unpin)
+            self._queues = tuple(CudaQueue(self, number) for number in range(QUEUE_COUNT))
+        except BaseException:
+            self.context.close()
+            raise
 
     def statistics(self) -> DeviceStatistics:
         """What the device holds and has done."""
@@ -59,7 +63,7 @@ class CudaDevice(HostDevice[CudaQueue]):
         closed, self._closed = self._closed, True
         if closed:
             return
-        self.context.enter()
+        self.context.enter_to_end()
         self._end_queues()
         for queue in self._queues:
             queue.destroy()
@@ -73,7 +77,7 @@ class CudaDevice(HostDevice[CudaQueue]):
         driver.cuMemHostRegister(segment.address, segment.size, 0)
 
     def _unpin(self, segment: Segment) -> None:
-        self.context.enter()
+        self.context.enter_to_end()
         driver.cuMemHostUnregister(segment.address)
 
     def _allocate(self, size: int) -> CudaBuffer:

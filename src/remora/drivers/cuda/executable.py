@@ -36,7 +36,7 @@ MAX_GRID: Final = (1 << 31) - 1, (1 << 16) - 1, (1 << 16) - 1
 
 
 class Code:
-    """A loaded module; unloaded when the last reference is dropped."""
+    """A loaded module; unloaded when the last reference is dropped, or with the device."""
 
     def __init__(self, device: CudaDevice, artifact: memoryview) -> None:
         self._device = device
@@ -50,6 +50,7 @@ class Code:
         if code:
             raise refusal(code, log.partition(b"\0")[0].decode(errors="replace").strip())
         self.module = module
+        device.context.residents.add(self)
 
     def functions(self) -> dict[str, Any]:
         """Its entry points by name. The vendor's driver may load one only when it is asked for more than that."""
@@ -61,10 +62,15 @@ class Code:
         code, address, size = driver.cuModuleGetGlobal(self.module, name)
         return None if code else (int(address), int(size))
 
+    def end(self) -> None:
+        """See `Resident.end`."""
+        module, self.module = self.module, None
+        if module is not None:
+            self._device.context.enter_to_end()
+            driver.cuModuleUnload(module)
+
     def __del__(self) -> None:
-        if self.module is not None and not self._device.closed:
-            self._device.context.enter()
-            driver.cuModuleUnload(self.module)
+        self.end()
 
 
 def refusal(code: Any, log: str) -> Error:

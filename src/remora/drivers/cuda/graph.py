@@ -56,7 +56,7 @@ class Node:
 
 
 class Graph:
-    """Launched by one thread at a time; it runs once at a time, also in several streams. Its owner sets `memory`, what it uses.
+    """Launched by one thread at a time; it runs once at a time, also in several streams. Its owner keeps memory and code alive.
 
     `slots` says of each dispatch which slots of the recording its bindings are, `there` where those are in this capture; a graph
     without `slots` always runs as captured.
@@ -72,11 +72,11 @@ class Graph:
     ) -> None:
         self._device = device
         self.patchable = slots is not None
-        self.memory: list[Any] = []
         self._nodes: dict[int, Node] = {}
         self._graph: Any = None
         self._run: Any = None
         self._block = ArgumentBlock()
+        device.context.residents.add(self)
         call(driver.cuStreamBeginCapture, stream.handle, CAPTURE)
         try:
             for number, step in steps.items():
@@ -125,13 +125,18 @@ class Graph:
         parameters = node.parameters(grid, self._block.fill(node.program, addresses, constants))
         call(driver.cuGraphExecKernelNodeSetParams, self._run, node.handle, parameters)
 
+    def end(self) -> None:
+        """See `Resident.end`."""
+        run, self._run = self._run, None
+        graph, self._graph = self._graph, None
+        if graph is not None:
+            self._device.context.enter_to_end()
+            if run is not None:
+                driver.cuGraphExecDestroy(run)
+            driver.cuGraphDestroy(graph)
+
     def __del__(self) -> None:
-        if not self._device.closed:
-            self._device.context.enter()
-            if self._run is not None:
-                driver.cuGraphExecDestroy(self._run)
-            if self._graph is not None:
-                driver.cuGraphDestroy(self._graph)
+        self.end()
 
 
 def last_node(stream: Stream) -> Any:

@@ -10,10 +10,12 @@ from __future__ import annotations
 import ctypes
 import threading
 from collections import deque
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
+from weakref import WeakSet
 
 from remora.drivers.cuda._ffi import OUT_OF_MEMORY, call, driver, failure
-from remora.errors import Error, OutOfMemoryError
+from remora.errors import ClosedError, DeviceLostError, Error, OutOfMemoryError
 from remora.hal.memory import LateMemory
 
 if TYPE_CHECKING:
@@ -41,6 +43,7 @@ class Block(LateMemory):
     def _allocate(self) -> None:
         self._address = self._memory.take(self.size)
         self._counted = True
+        self._memory.live.add(self)
 
     def _count_out(self) -> None:
         self._memory.drop(self.size)
@@ -52,10 +55,16 @@ class Block(LateMemory):
             raise self._missing()
         return self._address
 
+    def end(self) -> None:
+        """The last reference was dropped, or the device was closed: the memory goes. Safe to repeat."""
+        address, self._address = self._address, 0
+        if address:
+            self._failure = ClosedError("the device of this buffer was closed; open it again")
+            self._memory.give_back(address)
+
     def __del__(self) -> None:
         self.retire()
-        if self._address:
-            self._memory.give_back(self._address)
+        self.end()
 
 
 class Memory:
@@ -66,6 +75,7 @@ class Memory:
         self._total = total
         self._origin = origin
         self._lock = threading.Lock()
+        self.live: WeakSet[Block] = WeakSet()
         self._buffers = self._bytes = self._bytes_peak = 0
         self._dropped: deque[int] = deque()
         self._free: deque[int] = deque()
@@ -151,8 +161,11 @@ class Memory:
             return self._buffers, self._bytes, self._bytes_peak
 
     def close(self) -> None:
-        """Free what was given back, and the pool's reserve."""
-        self.shrink()
+        """Free everything, and the pool's reserve."""
+        for block in tuple(self.live):
+            block.end()
+        with suppress(DeviceLostError):
+            self.shrink()
         driver.cuStreamDestroy(self._stream)
 
     def _settle(self) -> None:

@@ -84,14 +84,19 @@ class CudaQueue(StreamQueue):
         return self._marks.value
 
     def _fault(self) -> Error | None:
-        self._context.enter()
-        (code,) = driver.cuStreamQuery(self._stream.handle)
-        return failure(code, "the GPU") if code and code != driver.CUresult.CUDA_ERROR_NOT_READY else None
+        return self._ask(driver.cuStreamQuery)
 
     def _synchronize(self) -> Error | None:
-        self._context.enter()
-        (code,) = driver.cuStreamSynchronize(self._stream.handle)
-        return failure(code, "the GPU") if code else None
+        return self._ask(driver.cuStreamSynchronize)
+
+    def _ask(self, question: Callable[..., Any]) -> Error | None:
+        """Why the stream will do nothing more, if it has failed."""
+        try:
+            self._context.enter()
+        except Error as error:  # it was lost before this thread made it its own
+            return error
+        (code,) = question(self._stream.handle)
+        return failure(code, "the GPU") if code and code != driver.CUresult.CUDA_ERROR_NOT_READY else None
 
     # -- dispatches -----------------------------------------------------------------------------------------------------------
 
