@@ -106,7 +106,7 @@ def test_h27_what_a_dropped_reservation_maps_is_not_reused_in_flight(cpu, page):
     gate = cpu.semaphore()
     space, memory = cpu.reserve(page), cpu.physical(page)
     space.map(0, memory)
-    block = memory.block
+    block = memory.backing
     where = address_of(space), (block.segment.fd, block.offset)
     late = cpu.queue.fill(space.view(0, page), b"\xff", wait=gate.at(1))
     del block, space, memory

@@ -15,7 +15,7 @@ from remora.drivers.cpu.executable import CpuExecutable
 from remora.drivers.cpu.late import LateBlock
 from remora.drivers.cpu.memory import Memory
 from remora.drivers.cpu.queue import CpuQueue
-from remora.drivers.cpu.virtual_memory import CpuPhysicalMemory, CpuReservation
+from remora.drivers.cpu.virtual_memory import CpuPhysicalMemory, CpuReservation, Range, RangeBlock
 from remora.hal.command_buffer import CommandBuffer
 from remora.hal.device import DeviceInfo, Heap
 from remora.hal.host_device import HostDevice
@@ -55,7 +55,7 @@ class CpuDevice(HostDevice[CpuQueue]):
         return CpuBuffer(self, self.memory.allocate(size))
 
     def _reserve(self, size: int) -> CpuReservation:
-        return CpuReservation(self, size)
+        return CpuReservation(CpuBuffer(self, RangeBlock(Range(size, self.uri))))
 
     def _physical(self, size: int) -> CpuPhysicalMemory:
         return CpuPhysicalMemory(self, self.memory.allocate(size))

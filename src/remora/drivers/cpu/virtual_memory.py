@@ -7,23 +7,22 @@ an address of the range while it lives.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from ctypes import c_ubyte
 from mmap import MAP_ANONYMOUS, MAP_PRIVATE, MAP_SHARED, PROT_READ, PROT_WRITE
 from typing import TYPE_CHECKING, Any, cast
 
 from remora.drivers.cpu._ffi import map_memory, protect_memory, unmap_memory
-from remora.drivers.cpu.buffer import CpuBuffer
 from remora.drivers.cpu.memory import Block
-from remora.errors import ClosedError, OutOfMemoryError
+from remora.errors import OutOfMemoryError
+from remora.hal.address_range import BackedMemory, RangeReservation
 from remora.hal.buffer import Access
-from remora.hal.page_table import Span
-from remora.hal.virtual_memory import PhysicalMemory, Placement, Reservation
 
 if TYPE_CHECKING:
-    from remora.drivers.cpu.device import CpuDevice
+    from remora.drivers.cpu.buffer import CpuBuffer
     from remora.hal.page_table import PageTable
+    from remora.hal.virtual_memory import Placement
 
 __all__ = ["CpuPhysicalMemory", "CpuReservation", "Range"]
 
@@ -39,10 +38,11 @@ class Range:
     `pages` holds the physical memory that is mapped here.
     """
 
-    __slots__ = ("address", "pages", "size")
+    __slots__ = ("_origin", "address", "pages", "size")
 
     def __init__(self, size: int, origin: str) -> None:
         self.size = size
+        self._origin = origin
         self.pages: PageTable | None = None
         self.address = 0
         try:
@@ -53,18 +53,24 @@ class Range:
                 origin=origin,
             ) from error
 
-    def map(self, offset: int, block: Block, block_offset: int, length: int) -> None:
-        """Put a piece of a memfd there."""
-        where = block.offset + block_offset
-        map_memory(self.address + offset, length, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, block.segment.fd, where)
+    def map(self, placement: Placement) -> None:
+        """See `AddressRange`: a piece of a memfd."""
+        assert isinstance(placement.physical, CpuPhysicalMemory)
+        block = placement.physical.backing
+        where = self.address + placement.offset, placement.length
+        with refusing("map", self._origin):
+            flags, start = MAP_SHARED | MAP_FIXED, block.offset + placement.physical_offset
+            map_memory(*where, PROT_READ | PROT_WRITE, flags, block.segment.fd, start)
 
     def unmap(self, offset: int, length: int) -> None:
-        """Put nothing there."""
-        map_memory(self.address + offset, length, PROT_NONE, _EMPTY | MAP_FIXED, -1, 0)
+        """See `AddressRange`."""
+        with refusing("unmap", self._origin):
+            map_memory(self.address + offset, length, PROT_NONE, _EMPTY | MAP_FIXED, -1, 0)
 
     def protect(self, offset: int, length: int, access: Access) -> None:
-        """Allow this much."""
-        protect_memory(self.address + offset, length, _PROTECTION[access])
+        """See `AddressRange`."""
+        with refusing("protect", self._origin):
+            protect_memory(self.address + offset, length, _PROTECTION[access])
 
     def __del__(self) -> None:
         if self.address:
@@ -93,40 +99,14 @@ class RangeBlock(Block):
         """The range gives itself back."""
 
 
-class CpuPhysicalMemory(PhysicalMemory):
-    """A block of the device's memory, counted like a buffer."""
-
-    def __init__(self, device: CpuDevice, block: Block) -> None:
-        super().__init__(device, block.size)
-        self._block: Block | None = block
-
-    @property
-    def block(self) -> Block:
-        """The memory. Raises ClosedError when another thread closed it just now."""
-        block = self._block
-        if block is None:
-            raise ClosedError(f"{self!r} was closed; allocate new physical memory")
-        return block
-
-    def _release(self) -> None:
-        block, self._block = self._block, None
-        if block is not None:
-            block.retire()
-
-    def _abandon(self) -> None:
-        """The page tables that map it hold this object, and with it the block."""
-        if self._block is not None:
-            self._block.retire()
+class CpuPhysicalMemory(BackedMemory[Block]):
+    """A block of the device's memory."""
 
 
-class CpuReservation(Reservation):
+class CpuReservation(RangeReservation):
     """Addresses of this process."""
 
     __slots__ = ()
-
-    def __init__(self, device: CpuDevice, size: int) -> None:
-        super().__init__(CpuBuffer(device, RangeBlock(Range(size, device.uri))))
-        self._range.pages = self._table
 
     @property
     def _range(self) -> Range:
@@ -134,42 +114,15 @@ class CpuReservation(Reservation):
         assert isinstance(block, RangeBlock)
         return block.range
 
-    def _map(self, placements: Sequence[Placement]) -> None:
-        held, done = self._range, []
-        try:
-            for placement in placements:
-                offset, physical, physical_offset, length = placement
-                assert isinstance(physical, CpuPhysicalMemory)
-                held.map(offset, physical.block, physical_offset, length)
-                done.append(placement)
-        except BaseException as error:
-            for placement in done:
-                held.unmap(placement.offset, placement.length)
-            if isinstance(error, OSError):
-                raise self._refused("map", error) from error
-            raise
 
-    def _unmap(self, offset: int, length: int) -> None:
-        try:
-            self._range.unmap(offset, length)
-        except OSError as error:
-            raise self._refused("unmap", error) from error
-
-    def _protect(self, spans: Sequence[Span], access: Access) -> None:
-        held, done = self._range, []
-        try:
-            for span in spans:
-                held.protect(span.offset, span.length, access)
-                done.append(span)
-        except OSError as error:
-            for span in done:
-                with suppress(OSError):
-                    held.protect(span.offset, span.length, span.access)
-            raise self._refused("protect", error) from error
-
-    def _refused(self, what: str, error: OSError) -> OutOfMemoryError:
-        return OutOfMemoryError(
+@contextmanager
+def refusing(what: str, origin: str) -> Iterator[None]:
+    """What the system refuses inside is an OutOfMemoryError that says what to do."""
+    try:
+        yield
+    except OSError as error:
+        raise OutOfMemoryError(
             f"the system refused to {what} pages: {error.strerror or os.strerror(error.errno or 0)}. Map fewer, larger ranges, "
             "or raise vm.max_map_count",
-            origin=self.device.uri,
-        )
+            origin=origin,
+        ) from error

@@ -9,13 +9,14 @@ from remora.drivers.cuda._ffi import Context, attribute, call, driver, initializ
 from remora.drivers.cuda.buffer import CudaBuffer
 from remora.drivers.cuda.command_buffer import Recording
 from remora.drivers.cuda.executable import CudaExecutable
-from remora.drivers.cuda.memory import Block, Memory, PinnedPool
+from remora.drivers.cuda.memory import Memory, PinnedPool
 from remora.drivers.cuda.queue import CudaQueue
 from remora.drivers.cuda.targets import targets
-from remora.drivers.cuda.virtual_memory import CudaPhysicalMemory, CudaReservation, page_size
+from remora.drivers.cuda.virtual_memory import CudaPhysicalMemory, CudaReservation, Pages, Range, page_size
 from remora.errors import NotFoundError, UnsupportedError
 from remora.hal.command_buffer import CommandBuffer
 from remora.hal.device import DeviceInfo, Heap
+from remora.hal.device_memory import Block
 from remora.hal.host_device import HostDevice
 from remora.hal.memory_segment import Segment
 from remora.hal.specialization import ExecutableInfo
@@ -87,10 +88,10 @@ class CudaDevice(HostDevice[CudaQueue]):
         return CudaBuffer(self, Block(self.memory, size))
 
     def _reserve(self, size: int) -> CudaReservation:
-        return CudaReservation(self, size)
+        return CudaReservation(CudaBuffer(self, Range(self, size)))
 
     def _physical(self, size: int) -> CudaPhysicalMemory:
-        return CudaPhysicalMemory(self, size)
+        return CudaPhysicalMemory(self, Pages(self, size).make())
 
     def _load(self, target: Target, artifact: Any, info: ExecutableInfo, constants: tuple[int, ...]) -> CudaExecutable:
         return CudaExecutable(self, target, artifact, info, constants)

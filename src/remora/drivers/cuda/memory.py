@@ -9,19 +9,17 @@ from __future__ import annotations
 
 import ctypes
 import threading
-from collections import deque
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
-from weakref import WeakSet
 
 from remora.drivers.cuda._ffi import OUT_OF_MEMORY, call, driver, failure
-from remora.errors import ClosedError, DeviceLostError, Error, OutOfMemoryError
-from remora.hal.memory import LateMemory
+from remora.errors import DeviceLostError, Error
+from remora.hal.device_memory import DeviceMemory
 
 if TYPE_CHECKING:
     from remora.drivers.cuda._ffi import Context
 
-__all__ = ["Block", "Memory", "PinnedPool", "Slot"]
+__all__ = ["Memory", "PinnedPool", "Slot"]
 
 #: Bytes of a piece of pinned memory, and how many pieces are allocated at once and kept at most.
 SLOT_BYTES: Final = 64 << 10
@@ -30,77 +28,27 @@ MOST_SLOTS: Final = 256
 KEEP_ALL: Final = (1 << 64) - 1
 
 
-class Block(LateMemory):
-    """The memory of one buffer. The buffer and every operation hold it; it goes with the last of them."""
-
-    __slots__ = ("_address", "_memory")
-
-    def __init__(self, memory: Memory, size: int) -> None:
-        super().__init__(size)
-        self._memory = memory
-        self._address = 0
-
-    def _allocate(self) -> None:
-        self._address = self._memory.take(self.size)
-        self._counted = True
-        self._memory.live.add(self)
-
-    def _count_out(self) -> None:
-        self._memory.drop(self.size)
-
-    @property
-    def address(self) -> int:
-        """Where it is. Raises NotMadeError before it is there, and why when it never will be."""
-        if not self._address:
-            raise self._missing()
-        return self._address
-
-    def end(self) -> None:
-        """The last reference was dropped, or the device was closed: the memory goes. Safe to repeat."""
-        address, self._address = self._address, 0
-        if address:
-            self._failure = ClosedError("the device of this buffer was closed; open it again")
-            self._memory.give_back(address)
-
-    def __del__(self) -> None:
-        self.retire()
-        self.end()
-
-
-class Memory:
-    """What a device has allocated. Any thread may call any method; `drop` and `give_back` are called by the collector too."""
+class Memory(DeviceMemory):
+    """A GPU's: blocks by address, pages by handle."""
 
     def __init__(self, context: Context, device: Any, total: int, origin: str) -> None:
+        super().__init__(origin)
         self._context = context
         self._total = total
-        self._origin = origin
-        self._lock = threading.Lock()
-        self.live: WeakSet[Block] = WeakSet()
-        self._buffers = self._bytes = self._bytes_peak = 0
-        self._dropped: deque[int] = deque()
-        self._free: deque[int] = deque()
         self._stream = call(driver.cuStreamCreate, int(driver.CUstream_flags.CU_STREAM_NON_BLOCKING))
         self._pool = call(driver.cuDeviceGetDefaultMemPool, device)
         threshold = driver.CUmemPool_attribute.CU_MEMPOOL_ATTR_RELEASE_THRESHOLD
         call(driver.cuMemPoolSetAttribute, self._pool, threshold, driver.cuuint64_t(KEEP_ALL))
 
     def take(self, size: int) -> int:
-        """The address of `size` fresh bytes. Raises OutOfMemoryError that says how much there is."""
+        """See `DeviceMemory.take`."""
         self._context.enter()
-        with self._lock:
-            self._settle()
-            code, address = driver.cuMemAllocFromPoolAsync(max(size, 1), self._pool, self._stream)
-            if not code:
-                (code,) = driver.cuStreamSynchronize(self._stream)
-            if code:
-                raise self._error(code, size)
-            self._count(size)
-            return int(address)
+        return super().take(size)
 
     def take_pages(self, size: int, page: int, properties: Any) -> tuple[Any, ...]:
         """Handles of `size` bytes of physical memory, in pages of `page` bytes. Raises OutOfMemoryError as `take`."""
         if size > self._total:
-            raise self._error(OUT_OF_MEMORY, size)
+            raise self._refused(OUT_OF_MEMORY, size)
         pages: list[Any] = []
         try:
             while len(pages) * page < size:
@@ -114,15 +62,6 @@ class Memory:
             self._count(size)
         return tuple(pages)
 
-    def _page(self, size: int, page: int, properties: Any) -> Any:
-        code, handle = driver.cuMemCreate(page, properties, 0)
-        if code == OUT_OF_MEMORY:  # the pool keeps what buffers gave back
-            self.shrink()
-            code, handle = driver.cuMemCreate(page, properties, 0)
-        if code:
-            raise self._error(code, size)
-        return handle
-
     def shrink(self) -> None:
         """Give what the pool keeps for the next allocation back to the GPU."""
         self._context.enter()
@@ -131,52 +70,38 @@ class Memory:
             driver.cuStreamSynchronize(self._stream)
             driver.cuMemPoolTrimTo(self._pool, 0)
 
-    def _count(self, size: int) -> None:
-        self._buffers += 1
-        self._bytes += size
-        self._bytes_peak = max(self._bytes_peak, self._bytes)
-
-    def _error(self, code: Any, size: int) -> Error:
-        if code != OUT_OF_MEMORY:
-            return failure(code, "allocating memory")
-        self._context.enter()
-        free, total = call(driver.cuMemGetInfo)
-        return OutOfMemoryError(
-            f"asked for {size:,} bytes, {free:,} of {total:,} are free on the GPU: close a buffer, or end what else uses it",
-            origin=self._origin,
-        )
-
-    def drop(self, size: int) -> None:
-        """Book a buffer out."""
-        self._dropped.append(size)
-
-    def give_back(self, address: int) -> None:
-        """Nothing uses it any more. It goes with the next allocation, or with `close`."""
-        self._free.append(address)
-
-    def statistics(self) -> tuple[int, int, int]:
-        """(buffers, bytes, most bytes)."""
-        with self._lock:
-            self._book()
-            return self._buffers, self._bytes, self._bytes_peak
-
     def close(self) -> None:
         """Free everything, and the pool's reserve."""
-        for block in tuple(self.live):
-            block.end()
+        self.end_all()
         with suppress(DeviceLostError):
             self.shrink()
         driver.cuStreamDestroy(self._stream)
 
-    def _settle(self) -> None:
-        self._book()
-        while self._free:
-            driver.cuMemFreeAsync(self._free.popleft(), self._stream)
+    def _page(self, size: int, page: int, properties: Any) -> Any:
+        code, handle = driver.cuMemCreate(page, properties, 0)
+        if code == OUT_OF_MEMORY:  # the pool keeps what buffers gave back
+            self.shrink()
+            code, handle = driver.cuMemCreate(page, properties, 0)
+        if code:
+            raise self._refused(code, size)
+        return handle
 
-    def _book(self) -> None:
-        while self._dropped:
-            self._buffers -= 1
-            self._bytes -= self._dropped.popleft()
+    def _take(self, size: int) -> int:
+        code, address = driver.cuMemAllocFromPoolAsync(size, self._pool, self._stream)
+        if not code:
+            (code,) = driver.cuStreamSynchronize(self._stream)
+        if code:
+            raise self._refused(code, size)
+        return int(address)
+
+    def _free(self, address: int) -> None:
+        driver.cuMemFreeAsync(address, self._stream)
+
+    def _refused(self, code: Any, size: int) -> Error:
+        if code != OUT_OF_MEMORY:
+            return failure(code, "allocating memory")
+        self._context.enter()
+        return self.missing(size, *map(int, call(driver.cuMemGetInfo)))
 
 
 class Slot:

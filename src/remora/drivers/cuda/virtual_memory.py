@@ -11,15 +11,16 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, cast
 
 from remora.drivers.cuda._ffi import attribute, call, driver
-from remora.drivers.cuda.buffer import CudaBuffer
-from remora.errors import ClosedError, Error, OutOfMemoryError
+from remora.errors import OutOfMemoryError
+from remora.hal.address_range import BackedMemory, RangeReservation
 from remora.hal.buffer import Access
 from remora.hal.memory import LateMemory
-from remora.hal.virtual_memory import PhysicalMemory, Placement, Reservation
 
 if TYPE_CHECKING:
+    from remora.drivers.cuda.buffer import CudaBuffer
     from remora.drivers.cuda.device import CudaDevice
-    from remora.hal.page_table import PageTable, Span
+    from remora.hal.page_table import PageTable
+    from remora.hal.virtual_memory import Placement
 
 __all__ = ["CudaPhysicalMemory", "CudaReservation", "Pages", "Range", "page_size"]
 
@@ -104,25 +105,27 @@ class Range:
     def retire(self) -> None:
         """Addresses are not counted."""
 
-    def map(self, offset: int, handles: Sequence[Any]) -> None:
-        """Put pages there, to read and write: all or none of them."""
+    def map(self, placement: Placement) -> None:
+        """See `AddressRange`."""
+        offset, physical, physical_offset, length = placement
+        assert isinstance(physical, CudaPhysicalMemory)
         place, page = self.address + offset, self._page
         try:
-            for number, handle in enumerate(handles):
+            for number, handle in enumerate(physical.handles(physical_offset, length)):
                 call(driver.cuMemMap, place + number * page, page, 0, handle, 0)
                 self._mapped.add(offset // page + number)
-            self.protect(offset, page * len(handles), Access.READ_WRITE)
+            self.protect(offset, length, Access.READ_WRITE)
         except BaseException:
-            self.unmap(offset, page * len(handles))
+            self.unmap(offset, length)
             raise
 
     def unmap(self, offset: int, length: int) -> None:
-        """Put nothing there."""
+        """See `AddressRange`."""
         page = self._page
         self._drop([number for number in range(offset // page, (offset + length) // page) if number in self._mapped])
 
     def protect(self, offset: int, length: int, access: Access) -> None:
-        """Allow this much."""
+        """See `AddressRange`."""
         self._access.flags = _PROTECTION[access]
         call(driver.cuMemSetAccess, self.address + offset, length, [self._access], 1)
 
@@ -149,69 +152,22 @@ def runs(numbers: Iterable[int]) -> Iterator[tuple[int, int]]:
         last = number
 
 
-class CudaPhysicalMemory(PhysicalMemory):
-    """Pages of the GPU's memory, counted like a buffer."""
-
-    def __init__(self, device: CudaDevice, size: int) -> None:
-        super().__init__(device, size)
-        self._pages: Pages | None = Pages(device, size)
-        self._pages.make()
+class CudaPhysicalMemory(BackedMemory[Pages]):
+    """Pages of the GPU's memory."""
 
     def handles(self, offset: int, length: int) -> Sequence[Any]:
         """Of these pages. Raises ClosedError when another thread closed it just now."""
-        pages, page = self._pages, self.device.info.page_size
-        if pages is None:
-            raise ClosedError(f"{self!r} was closed; allocate new physical memory")
-        return pages.handles[offset // page : (offset + length) // page]
-
-    def _release(self) -> None:
-        pages, self._pages = self._pages, None
-        if pages is not None:
-            pages.retire()
-
-    def _abandon(self) -> None:
-        """The page tables that map it hold this object, and with it the pages."""
-        if self._pages is not None:
-            self._pages.retire()
+        page = self.device.info.page_size
+        return self.backing.handles[offset // page : (offset + length) // page]
 
 
-class CudaReservation(Reservation):
+class CudaReservation(RangeReservation):
     """Addresses of the GPU."""
 
     __slots__ = ()
-
-    def __init__(self, device: CudaDevice, size: int) -> None:
-        super().__init__(CudaBuffer(device, Range(device, size)))
-        self._range.pages = self._table
 
     @property
     def _range(self) -> Range:
         held = cast("CudaBuffer", self.buffer).memory
         assert isinstance(held, Range)
         return held
-
-    def _map(self, placements: Sequence[Placement]) -> None:
-        held, done = self._range, []
-        try:
-            for placement in placements:
-                assert isinstance(placement.physical, CudaPhysicalMemory)
-                held.map(placement.offset, placement.physical.handles(placement.physical_offset, placement.length))
-                done.append(placement)
-        except BaseException:
-            for placement in done:
-                held.unmap(placement.offset, placement.length)
-            raise
-
-    def _unmap(self, offset: int, length: int) -> None:
-        self._range.unmap(offset, length)
-
-    def _protect(self, spans: Sequence[Span], access: Access) -> None:
-        held, done = self._range, []
-        try:
-            for span in spans:
-                held.protect(span.offset, span.length, access)
-                done.append(span)
-        except Error:
-            for span in done:
-                held.protect(span.offset, span.length, span.access)
-            raise

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from remora.drivers.hip.memory import Block
+from remora.hal.device_memory import Block
 from remora.hal.memory_buffer import CopiedBuffer
 
 if TYPE_CHECKING:

@@ -10,11 +10,12 @@ from remora.base.snapshot import DeviceStatistics
 from remora.drivers.hip._ffi import Runtime
 from remora.drivers.hip.buffer import HipBuffer
 from remora.drivers.hip.executable import HipExecutable
-from remora.drivers.hip.memory import Block, Memory, free_and_total
+from remora.drivers.hip.memory import Memory, free_and_total
 from remora.drivers.hip.queue import HipQueue
 from remora.drivers.hip.targets import Processor, arch_name, targets
 from remora.errors import NotFoundError, UnsupportedError
 from remora.hal.device import DeviceInfo, Heap
+from remora.hal.device_memory import Block
 from remora.hal.host_device import HostDevice
 from remora.hal.specialization import ExecutableInfo
 from remora.hal.staging import StagingPool
@@ -67,7 +68,7 @@ class HipDevice(HostDevice[HipQueue]):
         self.runtime.enter()
         for queue in self._queues:
             queue.destroy()
-        self.memory.close()
+        self.memory.end_all()
 
     def _allocate(self, size: int) -> HipBuffer:
         return HipBuffer(self, Block(self.memory, size).make())
