@@ -53,7 +53,7 @@ def layout(bindings: int, sizes: Sequence[int]) -> tuple[list[Piece], int]:
 class ArgumentBlock:
     """Memory for the arguments of one launch, in the form that the vendor's driver takes them. It is copied by the launch."""
 
-    __slots__ = ("_address", "_bytes", "_extra", "_packed", "_size")
+    __slots__ = ("_bytes", "_extra", "_packed", "_size", "address")
 
     def __init__(self) -> None:
         self._bytes = ctypes.create_string_buffer(MAX_ARGUMENTS)
@@ -62,10 +62,10 @@ class ArgumentBlock:
         self._extra = (ctypes.c_void_p * 5)(
             BUFFER_POINTER, ctypes.addressof(self._bytes), BUFFER_SIZE, ctypes.addressof(self._size), END
         )
-        self._address = ctypes.addressof(self._extra)
+        self.address = ctypes.addressof(self._extra)
 
     def fill(self, program: Program, addresses: Sequence[int], constants: bytes) -> int:
-        """Write arguments; the address of what a launch calls `extra`, valid until the next `fill`."""
+        """Write arguments; `address`, which a launch calls `extra`. They stay until the next `fill`."""
         program.pack(self._packed, addresses, constants)
         self._size.value = program.argument_bytes
-        return self._address
+        return self.address

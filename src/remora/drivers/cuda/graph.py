@@ -27,11 +27,14 @@ CAPTURE = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
 
 
 class Node:
-    """A kernel node: what it runs when no patch changes it. Of its bindings, those in `slots` (-1: none) come from a table."""
+    """A kernel node: what it runs when no patch changes it. Of its bindings, those in `slots` (-1: none) come from a table.
 
-    __slots__ = ("_fixed", "_parameters", "constants", "grid", "handle", "program", "slots")
+    Its arguments are in memory of the graph's at every launch that sets it: `extra` is where, as the vendor's driver takes it.
+    """
 
-    def __init__(self, handle: Any, launching: Launching, slots: Sequence[int]) -> None:
+    __slots__ = ("_fixed", "_grid_now", "_parameters", "constants", "grid", "handle", "program", "slots")
+
+    def __init__(self, handle: Any, launching: Launching, slots: Sequence[int], extra: int) -> None:
         self.handle = handle
         self.program = launching.program
         self.grid = launching.grid
@@ -42,16 +45,18 @@ class Node:
         parameters.func = self.program.function
         parameters.blockDimX, parameters.blockDimY, parameters.blockDimZ = self.program.workgroup
         parameters.sharedMemBytes = self.program.shared_bytes
+        parameters.extra = extra
+        self._grid_now: Grid = (0, 0, 0)
 
     def addresses(self, there: Sequence[int]) -> list[int]:
         """Of its bindings, under the addresses of the slots."""
         return [fixed if slot < 0 else there[slot] for fixed, slot in zip(self._fixed, self.slots, strict=True)]
 
-    def parameters(self, grid: Grid, extra: int) -> Any:
-        """As the vendor's driver takes them; until the next call."""
+    def parameters(self, grid: Grid) -> Any:
+        """For a launch over this grid; until the next call."""
         parameters = self._parameters
-        parameters.gridDimX, parameters.gridDimY, parameters.gridDimZ = grid
-        parameters.extra = extra
+        if grid != self._grid_now:
+            parameters.gridDimX, parameters.gridDimY, parameters.gridDimZ = self._grid_now = grid
         return parameters
 
 
@@ -119,11 +124,11 @@ class Graph:
         """The node that was captured last, if it is a kernel's."""
         wanted = args[1]
         if isinstance(wanted, Launching) and all(wanted.grid):
-            self._nodes[number] = Node(last_node(stream), wanted, slots[number])
+            self._nodes[number] = Node(last_node(stream), wanted, slots[number], self._block.address)
 
     def _set(self, node: Node, grid: Grid, constants: bytes, addresses: Sequence[int]) -> None:
-        parameters = node.parameters(grid, self._block.fill(node.program, addresses, constants))
-        call(driver.cuGraphExecKernelNodeSetParams, self._run, node.handle, parameters)
+        self._block.fill(node.program, addresses, constants)
+        call(driver.cuGraphExecKernelNodeSetParams, self._run, node.handle, node.parameters(grid))
 
     def end(self) -> None:
         """See `Resident.end`."""
