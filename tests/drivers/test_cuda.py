@@ -69,6 +69,7 @@ def test_d04_a_gpu_that_is_not_there_is_answered_with_how_many_there_are(cuda):
         remora.open("cuda://99")
 
 
+@pytest.mark.cuda
 def test_d04_two_gpus_in_turn_on_one_thread():
     """Each call is made in the context of its own GPU."""
     need_cuda()

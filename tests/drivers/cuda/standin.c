@@ -17,7 +17,8 @@ enum { PAGE = 64 << 10, VERSION = 13000, MOST_PTX = 90, SHARED = 48 << 10, MOST_
 typedef uint64_t address;
 
 static int no_memops, contexts[MOST_DEVICES], graphs, runs, events;
-static __thread int in_context;
+enum { MOST_PUSHED = 8 };
+static __thread int in_context, pushed, under[MOST_PUSHED];  // whether `current` is; those that were, -1 for none
 static pid_t owner;
 static char failing[64];
 static int passing, failure;
@@ -91,6 +92,20 @@ static int cuCtxSetCurrent(int *context) {
   if (!context || !*context) return INVALID_CONTEXT;
   return current = context - contexts, in_context = 1, OK;
 }
+static int cuCtxPushCurrent(int *context) {
+  CALL(0);
+  if (!context || !*context) return INVALID_CONTEXT;
+  if (pushed == MOST_PUSHED) return INVALID_VALUE;
+  under[pushed++] = in_context ? current : -1;
+  return current = context - contexts, in_context = 1, OK;
+}
+static int cuCtxPopCurrent(void **context) {
+  if (!pushed) return INVALID_CONTEXT;
+  *context = &contexts[current];
+  int last = under[--pushed];
+  if (last >= 0) current = last;
+  return in_context = last >= 0, OK;
+}
 static int cuMemGetInfo(size_t *free_bytes, size_t *total) {
   CALL(1);
   return *free_bytes = limit - used[current] - kept[current], *total = limit, OK;
@@ -130,8 +145,11 @@ typedef struct { operation work; } node;
 typedef struct { node *nodes[MOST_NODES]; int count, invalid, lives; } graph;
 typedef struct { graph *of; operation work[MOST_NODES]; int count; uint64_t begun, done; int ended; } run;
 
+static __thread graph *strict;  // what this thread captures, when nothing unsafe may happen meanwhile
+
 static int enqueue(stream *s, operation wanted) {
   graph *g = s->capture;
+  if (s->device != current) return INVALID_CONTEXT;
   if (!g) return put(s, wanted);
   if (g->count == MOST_NODES) return INVALID_VALUE;
   node *n = malloc(sizeof *n);
@@ -143,12 +161,15 @@ static int refuse_capture(stream *s) {  // what waits for a stream ends its capt
   if (!g) return OK;
   return g->invalid = 1, CAPTURE_UNSUPPORTED;
 }
+static int unsafe(void) { return strict ? strict->invalid = 1, CAPTURE_UNSUPPORTED : OK; }  // as `thread local` mode has it
+#define SAFE() do { int code_ = unsafe(); if (code_) return code_; } while (0)
 static int cuStreamBeginCapture(stream *s, int mode) {
   CALL(1);
-  if (s->capture || mode != 1) return INVALID_VALUE;
+  if (s->capture || mode < 1 || mode > 2) return INVALID_VALUE;
   graph *g = calloc(1, sizeof *g);
   g->lives = 1;
   __atomic_add_fetch(&graphs, 1, __ATOMIC_SEQ_CST);
+  if (mode == 1) strict = g;
   return s->capture = g, OK;
 }
 static char plain_edge[8];  // a CUgraphEdgeData that says nothing
@@ -175,6 +196,7 @@ static int cuStreamEndCapture(stream *s, void **place) {
   graph *g = s->capture;
   if (!g) return INVALID_VALUE;
   s->capture = NULL;
+  if (strict == g) strict = NULL;
   if (g->invalid) return *place = NULL, cuGraphDestroy(g), CAPTURE_INVALIDATED;
   return *place = g, OK;
 }
@@ -211,6 +233,7 @@ static int cuGraphLaunch(run *r, stream *s) {
   return code;
 }
 static int cuGraphExecDestroy(run *r) {  // launches that are not done are not touched
+  SAFE();
   pthread_mutex_lock(&lock);
   r->ended = 1, --runs;
   if (broken) r->done = r->begun;
@@ -265,12 +288,14 @@ static int cuMemFreeAsync(address at, stream *s) {
 }
 static int cuMemHostAlloc(void **place, size_t size, unsigned flags) {
   CALL(1);
+  SAFE();
   pthread_mutex_lock(&lock);
   int code = make_range(place, size, PINNED);
   pthread_mutex_unlock(&lock);
   return code;
 }
 static int unpin(void *place, int kind) {
+  SAFE();
   pthread_mutex_lock(&lock);
   range *r = range_at((address)place);
   int code = OK;
@@ -601,6 +626,7 @@ static void write_log(unsigned count, const int *options, void **values, const c
 }
 static int cuModuleLoadDataEx(void **place, const char *image, unsigned count, const int *options, void **values) {
   CALL(1);
+  SAFE();
   size_t size = 0;
   int cubin = !memcmp(image, "\x7f" "ELF", 4), code = cubin ? check_cubin(image, &size) : check_ptx(image, &size);
   if (code && !cubin) write_log(count, options, values, "the stand-in compiles no PTX; this it would not take");
@@ -611,7 +637,7 @@ static int cuModuleLoadDataEx(void **place, const char *image, unsigned count, c
     if (has_kernel(l->of, kernels[i].name)) l->functions[l->count++] = (function){l->of, &kernels[i], SHARED};
   return *place = l, OK;
 }
-static int cuModuleUnload(loaded *l) { CALL(1); return unload_module(l->of), OK; }
+static int cuModuleUnload(loaded *l) { CALL(1); SAFE(); return unload_module(l->of), OK; }
 static int cuModuleGetFunctionCount(unsigned *count, loaded *l) { CALL(1); return *count = l->count, OK; }
 static int cuModuleEnumerateFunctions(void **place, unsigned count, loaded *l) {
   CALL(1);
@@ -692,7 +718,7 @@ static int cuGraphExecKernelNodeSetParams(run *r, node *wanted, const node_param
 static const struct { const char *name; void *function; int since; } functions[] = {
   HAS(cuInit), HAS(cuDriverGetVersion), HAS(cuGetErrorName), HAS(cuGetErrorString), HAS(cuDeviceGet), HAS(cuDeviceGetCount),
   HAS(cuDeviceGetName), HAS(cuDeviceGetAttribute), HAS(cuDevicePrimaryCtxRetain), HAS(cuDevicePrimaryCtxRelease),
-  HAS(cuCtxSetCurrent), HAS(cuMemGetInfo), HAS(cuDeviceGetDefaultMemPool), HAS(cuMemPoolSetAttribute), HAS(cuMemPoolTrimTo),
+  HAS(cuCtxSetCurrent), HAS(cuCtxPushCurrent), HAS(cuCtxPopCurrent), HAS(cuMemGetInfo), HAS(cuDeviceGetDefaultMemPool), HAS(cuMemPoolSetAttribute), HAS(cuMemPoolTrimTo),
   HAS(cuMemAllocFromPoolAsync), HAS(cuMemFreeAsync), HAS(cuMemHostAlloc), HAS(cuMemFreeHost), HAS(cuMemHostRegister),
   HAS(cuMemHostUnregister), HAS(cuPointerGetAttribute), HAS(cuMemcpyHtoD), HAS(cuMemGetAllocationGranularity),
   HAS(cuMemAddressReserve), HAS(cuMemAddressFree), HAS(cuMemCreate), HAS(cuMemRelease), HAS(cuMemMap), HAS(cuMemUnmap),

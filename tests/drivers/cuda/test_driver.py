@@ -1,6 +1,7 @@
 """D04: the cuda driver when things are missing, full, closed or broken, over a stand-in for NVIDIA's driver; no GPU is there."""
 
 import ctypes
+import gc
 import os
 import struct
 import subprocess
@@ -475,6 +476,58 @@ def test_h27_pages_that_outlive_their_device_go_with_the_last_reference(standin)
         space.map(page, memory)
         device.queue.fill(space.view(page, 2 * page)).wait(LONG)
     del space, memory
+
+
+@pytest.fixture
+def collected_at_launch(standin, monkeypatch):
+    """collected_at_launch(thing): its last reference goes, as the collector may have it, just before the next launch."""
+    from remora.drivers.cuda.stream import Stream
+
+    kept = []
+
+    def launch(self, *args):
+        kept.clear()
+        gc.collect()
+        return real(self, *args)
+
+    real = Stream.launch
+    monkeypatch.setattr(Stream, "launch", launch)
+    return kept.append
+
+
+@pytest.mark.parametrize("thing", ["code", "recording"])
+def test_h27_the_collector_may_come_in_the_middle_of_a_capture(gpu, collected_at_launch, thing):
+    """What it gives back then calls the vendor's driver, on the thread that captures."""
+    kernels, out, garbage = gpu.load(VECTOR), gpu.allocate(12), gpu.load(VECTOR)
+    if thing == "recording":
+        garbage, places = recorded(gpu, garbage, out, 3)
+        gpu.queue.execute(garbage, patches={places[0]: patch(1, 3)}).wait(LONG)
+    collected_at_launch(garbage)
+    del garbage
+    commands, _ = recorded(gpu, kernels, out, 3)
+    gpu.queue.execute(commands).wait(LONG)
+    assert numbers(out) == [100, 101, 102]
+
+
+def test_h27_the_collector_may_give_back_what_is_on_another_gpu(standin, collected_at_launch):
+    """The thread goes on in the context that it was in."""
+    standin.reset(devices=2)
+    with remora.open("cuda://0") as first, remora.open("cuda://1") as second:
+        kernels, out = first.load(VECTOR), first.allocate(4)
+        collected_at_launch(second.load(VECTOR))
+        first.queue.dispatch(kernels["fill_index"], (1, 1, 1), [out], (1, 9)).wait(LONG)
+        assert numbers(out) == [9]
+
+
+def test_d04_two_gpus_in_turn_on_one_thread(standin):
+    """Each call is made in the context of its own GPU."""
+    standin.reset(devices=2)
+    with remora.open("cuda://0") as first, remora.open("cuda://1") as second:
+        pairs = [(gpu, gpu.load(VECTOR)["fill_index"], gpu.allocate(4)) for gpu in (first, second)]
+        for value in range(20):
+            for gpu, fill, out in pairs:
+                gpu.queue.dispatch(fill, (1, 1, 1), [out], (1, value))
+            assert [numbers(out) for _, _, out in pairs] == [[value], [value]]
 
 
 # -- failure ---------------------------------------------------------------------------------------------------------------------

@@ -37,7 +37,7 @@ typedef struct operation {
   void *context;
   char arguments[MOST_ARGUMENTS];
 } operation;
-typedef struct { pthread_t thread; operation *first, *last; int ended; void *capture; } stream;
+typedef struct { pthread_t thread; operation *first, *last; int ended, device; void *capture; } stream;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t stir = PTHREAD_COND_INITIALIZER;
@@ -283,6 +283,7 @@ static int settle(stream *s) {
 }
 static stream *begin_stream(void) {
   stream *s = calloc(1, sizeof *s);
+  s->device = current;
   pthread_mutex_lock(&lock);
   for (int i = 0; i < MOST_STREAMS; ++i) if (!streams[i]) { streams[i] = s; break; }
   pthread_mutex_unlock(&lock);

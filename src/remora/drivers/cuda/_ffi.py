@@ -7,8 +7,8 @@ every later call of the process returns it.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any, Final, Protocol
 from weakref import WeakSet
 
@@ -111,6 +111,16 @@ class Context:
         """As `enter`, to give things back: that goes on where the context is lost."""
         with suppress(Error):
             self.enter()
+
+    @contextmanager
+    def lent(self) -> Iterator[None]:
+        """The calling thread's for a moment, to give things back: the collector may come while the thread is in another one."""
+        (code,) = driver.cuCtxPushCurrent(self.handle)
+        try:
+            yield
+        finally:
+            if not code:
+                driver.cuCtxPopCurrent()
 
     def close(self) -> None:
         """Give it back, and what is left in it before."""

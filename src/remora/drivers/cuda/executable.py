@@ -66,8 +66,8 @@ class Code:
         """See `Resident.end`."""
         module, self.module = self.module, None
         if module is not None:
-            self._device.context.enter_to_end()
-            driver.cuModuleUnload(module)
+            with self._device.context.lent():
+                driver.cuModuleUnload(module)
 
     def __del__(self) -> None:
         self.end()

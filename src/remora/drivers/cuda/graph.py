@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Graph"]
 
-CAPTURE = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
+#: Other calls of the capturing thread do no harm: the collector may come, and what it gives back are calls of the driver.
+CAPTURE = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
 
 
 class Node:
@@ -135,10 +136,10 @@ class Graph:
         run, self._run = self._run, None
         graph, self._graph = self._graph, None
         if graph is not None:
-            self._device.context.enter_to_end()
-            if run is not None:
-                driver.cuGraphExecDestroy(run)
-            driver.cuGraphDestroy(graph)
+            with self._device.context.lent():
+                if run is not None:
+                    driver.cuGraphExecDestroy(run)
+                driver.cuGraphDestroy(graph)
 
     def __del__(self) -> None:
         self.end()
