@@ -458,6 +458,27 @@ def test_h27_closing_gives_everything_back_at_once(standin):
     kept.close()
 
 
+@pytest.mark.parametrize(
+    ("call", "after"),
+    [
+        ("cuDevicePrimaryCtxRetain", 0),
+        ("cuCtxSetCurrent", 0),
+        ("cuDeviceGetName", 0),
+        ("cuMemGetInfo", 0),
+        ("cuDeviceGetDefaultMemPool", 0),
+        ("cuMemPoolSetAttribute", 0),
+        *(("cuStreamCreate", after) for after in range(5)),
+        *(("cuMemHostAlloc", after) for after in range(4)),
+    ],
+)
+def test_h27_a_device_that_opens_in_part_leaves_nothing(standin, call, after):
+    """The fixture looks what is held."""
+    standin.fail(call, UNKNOWN, after)
+    with pytest.raises(DeviceError, match=f"{call}: CUDA_ERROR_UNKNOWN"):
+        remora.open("cuda")
+    remora.open("cuda").close()
+
+
 def test_h27_two_devices_share_a_context_and_close_apart(standin):
     with remora.open("cuda") as first:
         with remora.open("cuda") as second:

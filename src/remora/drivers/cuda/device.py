@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from typing import Any
 
 from remora.base.snapshot import DeviceStatistics
@@ -42,17 +43,23 @@ class CudaDevice(HostDevice[CudaQueue]):
             raise NotFoundError(f"{uri}: there is no GPU {ordinal}, this machine has {count}; write cuda://0")
         device = call(driver.cuDeviceGet, ordinal)
         self.ordinal = ordinal
-        self.context = Context(device)
-        try:
+        with ExitStack() as made:  # what there is of a device that cannot be opened goes, the last first
+            self.context = Context(device)
+            made.callback(self.context.close)
             self.context.enter()
             super().__init__(uri, facts(device))
             self.memory = Memory(self.context, device, self.info.heaps[0].size, uri)
+            made.callback(self.memory.close)
             self.pinned = PinnedPool()
+            made.callback(self.pinned.close)
             self.staging = StagingPool(self._pin, self._unpin)
-            self._queues = tuple(CudaQueue(self, number) for number in range(QUEUE_COUNT))
-        except BaseException:
-            self.context.close()
-            raise
+            self._queues = tuple(self._queue(number, made) for number in range(QUEUE_COUNT))
+            self._made = made.pop_all()
+
+    def _queue(self, number: int, made: ExitStack) -> CudaQueue:
+        queue = CudaQueue(self, number)
+        made.callback(queue.destroy)
+        return queue
 
     def statistics(self) -> DeviceStatistics:
         """What the device holds and has done."""
@@ -66,11 +73,7 @@ class CudaDevice(HostDevice[CudaQueue]):
             return
         self.context.enter_to_end()
         self._end_queues()
-        for queue in self._queues:
-            queue.destroy()
-        self.pinned.close()
-        self.memory.close()
-        self.context.close()
+        self._made.close()
 
     def _pin(self, segment: Segment) -> None:
         """Staging memory: the GPU copies seven times as fast where the system may not move the pages."""

@@ -35,10 +35,10 @@ class Memory(DeviceMemory):
         super().__init__(origin)
         self._context = context
         self._total = total
-        self._stream = call(driver.cuStreamCreate, int(driver.CUstream_flags.CU_STREAM_NON_BLOCKING))
         self._pool = call(driver.cuDeviceGetDefaultMemPool, device)
         threshold = driver.CUmemPool_attribute.CU_MEMPOOL_ATTR_RELEASE_THRESHOLD
         call(driver.cuMemPoolSetAttribute, self._pool, threshold, driver.cuuint64_t(KEEP_ALL))
+        self._stream = call(driver.cuStreamCreate, int(driver.CUstream_flags.CU_STREAM_NON_BLOCKING))
 
     def take(self, size: int) -> int:
         """See `DeviceMemory.take`."""

@@ -51,9 +51,13 @@ class CudaQueue(StreamQueue):
         super().__init__(device, ordinal)
         self._context = device.context
         self._pinned = device.pinned
-        self._stream = Stream()
         self._ferry = Ferry(f"queue {ordinal}")
         self._marks_address = int(call(driver.cuMemHostAlloc, 8, 0))
+        try:
+            self._stream = Stream()
+        except BaseException:
+            driver.cuMemFreeHost(self._marks_address)
+            raise
         self._marks = ctypes.c_uint64.from_address(self._marks_address)
         self._marks.value = 0
 
