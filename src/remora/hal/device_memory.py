@@ -1,4 +1,4 @@
-"""Memory that a device's own allocator gives out by address: the blocks of buffers, and what a device has allocated."""
+"""Memory that a device names by address: the blocks of buffers, the globals of code, and what a device has allocated."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from weakref import WeakSet
 from remora.errors import ClosedError, OutOfMemoryError
 from remora.hal.memory import LateMemory
 
-__all__ = ["Block", "DeviceMemory"]
+__all__ = ["Block", "CodeMemory", "DeviceMemory"]
 
 
 class Block(LateMemory):
@@ -48,6 +48,18 @@ class Block(LateMemory):
     def __del__(self) -> None:
         self.retire()
         self.end()
+
+
+class CodeMemory:
+    """The memory of a global, which is its code's: `code` stays loaded as long as this."""
+
+    def __init__(self, code: object, address: int, size: int) -> None:
+        self.code = code
+        self.address = address
+        self.size = size
+
+    def retire(self) -> None:
+        """Nothing of the device's memory comes back."""
 
 
 class DeviceMemory(ABC):

@@ -496,7 +496,10 @@ def test_h27_pages_that_outlive_their_device_go_with_the_last_reference(standin)
         space, memory = device.reserve(4 * page), device.physical(2 * page)
         space.map(page, memory)
         device.queue.fill(space.view(page, 2 * page)).wait(LONG)
+    assert standin.held() == {"bytes": 2 * page, "addresses": 1, "physical": 2, "mappings": 2}
     del space, memory
+    gc.collect()
+    assert not standin.held()
 
 
 @pytest.fixture

@@ -17,6 +17,7 @@ from remora.drivers.cuda.exports import read_entry
 from remora.drivers.cuda.launch import prepare
 from remora.errors import Error, NotFoundError, OutOfMemoryError, UsageError
 from remora.hal.artifact import Artifact
+from remora.hal.device_memory import CodeMemory
 from remora.hal.executable import NO_CLUSTER, Executable, Kernel, KernelInfo
 from remora.hal.specialization import CONSTANT_CODES, ExecutableInfo, GlobalRule
 
@@ -120,18 +121,6 @@ class CudaKernel(Kernel):
         self.program: Program | None = program
 
 
-class GlobalBlock:
-    """The memory of a global, which keeps its module loaded."""
-
-    def __init__(self, code: Code, address: int, size: int) -> None:
-        self.code = code
-        self.address = address
-        self.size = size
-
-    def retire(self) -> None:
-        """Nothing of the device's memory comes back."""
-
-
 class CudaExecutable(Executable):
     """A module on the GPU."""
 
@@ -181,7 +170,7 @@ class CudaExecutable(Executable):
         if words:
             call(driver.cuMemcpyHtoD, address, struct.pack(f"<{len(words)}I", *words), size)
 
-    def _find(self, code: Code, rule: GlobalRule) -> GlobalBlock:
+    def _find(self, code: Code, rule: GlobalRule) -> CodeMemory:
         name = rule.export or rule.name
         place = code.symbol(name.encode())
         if place is None:
@@ -190,7 +179,7 @@ class CudaExecutable(Executable):
             raise UsageError(
                 f"the global {rule.name} has {place[1]} bytes in the artifact, its manifest says {rule.size}: build it again"
             )
-        return GlobalBlock(code, *place)
+        return CodeMemory(code, *place)
 
     def _global(self, rule: GlobalRule) -> CudaBuffer:
         return CudaBuffer(self.device, self._globals[rule.name])

@@ -18,6 +18,7 @@ from remora.drivers.hip.code_object import CodeObject, read_code_object
 from remora.drivers.hip.program import HipKernel, Program, check_kernel, check_shared, export_of
 from remora.errors import DeviceError, NotFoundError, UsageError
 from remora.hal.artifact import Artifact
+from remora.hal.device_memory import CodeMemory
 from remora.hal.executable import Executable, Kernel, KernelInfo
 from remora.hal.launch import check_launch
 from remora.hal.specialization import ExecutableInfo, GlobalRule
@@ -65,18 +66,6 @@ class Code:
             self._runtime.raw["hipModuleUnload"](self.module)
 
 
-class GlobalBlock:
-    """The memory of a global, which keeps its module loaded."""
-
-    def __init__(self, code: Code, address: int, size: int) -> None:
-        self.code = code
-        self.address = address
-        self.size = size
-
-    def retire(self) -> None:
-        """Nothing of the device's memory comes back."""
-
-
 class HipExecutable(Executable):
     """A code object on the GPU."""
 
@@ -116,8 +105,8 @@ class HipExecutable(Executable):
         program = Program(code, code.function(info.export or info.name), info)
         return HipKernel(self, ordinal, info, program)
 
-    def _find(self, code: Code, rule: GlobalRule) -> GlobalBlock:
-        return GlobalBlock(code, code.address(rule.export or rule.name, rule.size), rule.size)
+    def _find(self, code: Code, rule: GlobalRule) -> CodeMemory:
+        return CodeMemory(code, code.address(rule.export or rule.name, rule.size), rule.size)
 
     def _global(self, rule: GlobalRule) -> HipBuffer:
         return HipBuffer(self.device, self._globals[rule.name])  # type: ignore[arg-type]
